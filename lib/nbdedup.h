@@ -51,9 +51,9 @@ extern const char *nbdedup_error (void);
  */
 
 enum nbdedup_log_level {
-  NBDEDUP_LOG_INFO,             /* normal operation */
-  NBDEDUP_LOG_WARNING,          /* the administrator should act soon */
-  NBDEDUP_LOG_ERROR,            /* data or service was lost */
+  NBDEDUP_LOG_INFO,    /* normal operation */
+  NBDEDUP_LOG_WARNING, /* the administrator should act soon */
+  NBDEDUP_LOG_ERROR,   /* data or service was lost */
 };
 
 /* 'line' has no newline, and is valid during the call only.  The library may
@@ -73,9 +73,9 @@ extern void nbdedup_set_log (nbdedup_log_fn *fn);
  */
 struct nbdedup_event {
   enum nbdedup_log_level level;
-  const char *pool;             /* its path; NULL: left out of the line */
-  const char *message;          /* one line for people; "": none */
-  const json_t *fields;         /* an object; "event" is the name */
+  const char *pool;     /* its path; NULL: left out of the line */
+  const char *message;  /* one line for people; "": none */
+  const json_t *fields; /* an object; "event" is the name */
 };
 
 /* With such a function, the log function does not get events.  The same rules
@@ -100,9 +100,9 @@ extern bool nbdedup_event_journal (const struct nbdedup_event *event);
  */
 
 enum nbdedup_primarycache {
-  NBDEDUP_CACHE_ALL = 0,        /* cache metadata and decompressed records */
-  NBDEDUP_CACHE_METADATA,       /* no record cache, no page cache */
-  NBDEDUP_CACHE_NONE,           /* also no metadata beyond the running txg */
+  NBDEDUP_CACHE_ALL = 0,  /* cache metadata and decompressed records */
+  NBDEDUP_CACHE_METADATA, /* no record cache, no page cache */
+  NBDEDUP_CACHE_NONE,     /* also no metadata beyond the running txg */
 };
 
 /* A pool opened read-only is not written to at all, so it may be on a
@@ -122,13 +122,13 @@ enum nbdedup_read_only {
 };
 
 struct nbdedup_settings {
-  uint64_t ddt_cache_bytes;     /* budget for all metadata in memory */
-  uint64_t record_cache_bytes;  /* decompressed records */
-  uint64_t dirty_max_bytes;     /* answered writes not yet hashed */
-  uint64_t commit_interval_ms;  /* longest time that a write stays volatile */
-  uint64_t drift_interval_s;    /* between samples; 0: only on request */
+  uint64_t ddt_cache_bytes;    /* budget for all metadata in memory */
+  uint64_t record_cache_bytes; /* decompressed records */
+  uint64_t dirty_max_bytes;    /* answered writes not yet hashed */
+  uint64_t commit_interval_ms; /* longest time that a write stays volatile */
+  uint64_t drift_interval_s;   /* between samples; 0: only on request */
   enum nbdedup_primarycache primarycache;
-  unsigned nr_workers;          /* hashing threads; 0: by the number of CPUs */
+  unsigned nr_workers; /* hashing threads; 0: by the number of CPUs */
   enum nbdedup_read_only read_only;
   /* The caller is about to run "check" with "repair".  Opening then accepts
    * impossible pointers and counts that the repair corrects.
@@ -136,15 +136,15 @@ struct nbdedup_settings {
   bool repair;
 };
 
-#define NBDEDUP_DDT_CACHE_DEFAULT       (UINT64_C (256) << 20)
-#define NBDEDUP_RECORD_CACHE_DEFAULT    (UINT64_C (64) << 20)
-#define NBDEDUP_DIRTY_MAX_DEFAULT       (UINT64_C (64) << 20)
-#define NBDEDUP_COMMIT_INTERVAL_DEFAULT 5       /* seconds */
-#define NBDEDUP_DRIFT_INTERVAL_DEFAULT  3600    /* seconds */
+#define NBDEDUP_DDT_CACHE_DEFAULT (UINT64_C (256) << 20)
+#define NBDEDUP_RECORD_CACHE_DEFAULT (UINT64_C (64) << 20)
+#define NBDEDUP_DIRTY_MAX_DEFAULT (UINT64_C (64) << 20)
+#define NBDEDUP_COMMIT_INTERVAL_DEFAULT 5   /* seconds */
+#define NBDEDUP_DRIFT_INTERVAL_DEFAULT 3600 /* seconds */
 
 /* The minimum: nbdedup_pool_open fails with EINVAL below these. */
-#define NBDEDUP_DDT_CACHE_MIN           (UINT64_C (8) << 20)
-#define NBDEDUP_DIRTY_MAX_MIN           (UINT64_C (4) << 20)
+#define NBDEDUP_DDT_CACHE_MIN (UINT64_C (8) << 20)
+#define NBDEDUP_DIRTY_MAX_MIN (UINT64_C (4) << 20)
 
 /* Fill in the defaults. */
 extern void nbdedup_settings_init (struct nbdedup_settings *settings)
@@ -173,8 +173,8 @@ extern int nbdedup_pool_create (const char *path, json_t *options)
  * afterwards.  Fails with ENOENT (no pool), EBUSY (in use by another process),
  * EINVAL (newer format) or EIO (damaged).
  */
-extern int nbdedup_pool_probe (const char *path,
-                               enum nbdedup_read_only read_only)
+extern int
+nbdedup_pool_probe (const char *path, enum nbdedup_read_only read_only)
   __attribute__ ((nonnull (1)));
 
 /* Run the background threads, and listen on control.sock unless the pool is
@@ -223,8 +223,7 @@ extern int nbdedup_pool_close (struct nbdedup_pool *pool);
 extern int nbdedup_pool_list (struct nbdedup_pool *pool,
                               int (*fn) (void *opaque, const char *name,
                                          uint64_t size, bool readonly),
-                              void *opaque)
-  __attribute__ ((nonnull (1, 2)));
+                              void *opaque) __attribute__ ((nonnull (1, 2)));
 
 /* Fail with EINVAL if no volume can have this name. */
 extern int nbdedup_volume_check_name (const char *name)
@@ -238,8 +237,8 @@ extern int nbdedup_check_block_size (uint64_t bytes);
 /* Could a volume's property be set to this value, whatever the pool holds?
  * EINVAL if not.
  */
-extern int nbdedup_volume_check_property (const char *property,
-                                          const char *value)
+extern int
+nbdedup_volume_check_property (const char *property, const char *value)
   __attribute__ ((nonnull (1, 2)));
 
 /*----------------------------------------------------------------------
@@ -272,8 +271,8 @@ extern void nbdedup_volume_close (struct nbdedup_volume *volume);
  * have the same name; "" means that the name is not known.  The library logs a
  * warning when two clients of different names write to one volume.
  */
-extern void nbdedup_volume_set_peer (struct nbdedup_volume *volume,
-                                     const char *peer)
+extern void
+nbdedup_volume_set_peer (struct nbdedup_volume *volume, const char *peer)
   __attribute__ ((nonnull (1, 2)));
 
 /* These are as they were when the volume was opened. */
@@ -294,20 +293,19 @@ extern bool nbdedup_volume_is_readonly (struct nbdedup_volume *volume);
  * flush_range: the same for the blocks of a range only (FUA).
  * cache: loads the range's records into the record cache; a hint.
  */
-extern int nbdedup_volume_read (struct nbdedup_volume *volume,
-                                void *buf, uint32_t len, uint64_t offset);
-extern int nbdedup_volume_write (struct nbdedup_volume *volume,
-                                 const void *buf, uint32_t len,
-                                 uint64_t offset);
-extern int nbdedup_volume_zero (struct nbdedup_volume *volume,
-                                uint64_t len, uint64_t offset);
-extern int nbdedup_volume_trim (struct nbdedup_volume *volume,
-                                uint64_t len, uint64_t offset);
+extern int nbdedup_volume_read (struct nbdedup_volume *volume, void *buf,
+                                uint32_t len, uint64_t offset);
+extern int nbdedup_volume_write (struct nbdedup_volume *volume, const void *buf,
+                                 uint32_t len, uint64_t offset);
+extern int nbdedup_volume_zero (struct nbdedup_volume *volume, uint64_t len,
+                                uint64_t offset);
+extern int nbdedup_volume_trim (struct nbdedup_volume *volume, uint64_t len,
+                                uint64_t offset);
 extern int nbdedup_volume_flush (struct nbdedup_volume *volume);
 extern int nbdedup_volume_flush_range (struct nbdedup_volume *volume,
                                        uint64_t len, uint64_t offset);
-extern int nbdedup_volume_cache (struct nbdedup_volume *volume,
-                                 uint64_t len, uint64_t offset);
+extern int nbdedup_volume_cache (struct nbdedup_volume *volume, uint64_t len,
+                                 uint64_t offset);
 
 /* Call 'fn' with the extents of the range, in order and without gaps.
  * Neighbouring extents are of different kinds, and the first and the last are
@@ -315,8 +313,8 @@ extern int nbdedup_volume_cache (struct nbdedup_volume *volume,
  * returns 1 the function may stop early; if it returns -1 the function fails
  * with the errno of 'fn'.
  */
-extern int nbdedup_volume_extents (struct nbdedup_volume *volume,
-                                   uint64_t len, uint64_t offset,
+extern int nbdedup_volume_extents (struct nbdedup_volume *volume, uint64_t len,
+                                   uint64_t offset,
                                    int (*fn) (void *opaque, uint64_t offset,
                                               uint64_t len, bool hole),
                                    void *opaque);
@@ -328,8 +326,8 @@ extern int nbdedup_volume_extents (struct nbdedup_volume *volume,
  * reference to an object, or NULL on failure.  nbdedup_call works on a pool
  * that this process has open.
  */
-extern json_t *nbdedup_call (struct nbdedup_pool *pool,
-                             const char *command, json_t *args)
+extern json_t *
+nbdedup_call (struct nbdedup_pool *pool, const char *command, json_t *args)
   __attribute__ ((nonnull (1, 2), warn_unused_result));
 
 /*----------------------------------------------------------------------
@@ -340,9 +338,9 @@ struct nbdedup_client;
 
 /* A client that waits for another process to close the pool. */
 struct nbdedup_wait {
-  const char *why;              /* one line */
-  const char *who;              /* the other's 'who'; "": not known */
-  long pid;                     /* the other's; 0: not known */
+  const char *why; /* one line */
+  const char *who; /* the other's 'who'; "": not known */
+  long pid;        /* the other's; 0: not known */
   uint64_t waited_ms, longest_ms;
 };
 
@@ -381,19 +379,18 @@ typedef int nbdedup_progress_fn (void *opaque, uint64_t done, uint64_t total);
  * may open another client and try again.  EIO: the server ended, and may have
  * run the command.
  */
-extern json_t *nbdedup_client_call (struct nbdedup_client *client,
-                                    const char *command, json_t *args,
-                                    nbdedup_progress_fn *progress,
-                                    void *opaque)
+extern json_t *
+nbdedup_client_call (struct nbdedup_client *client, const char *command,
+                     json_t *args, nbdedup_progress_fn *progress, void *opaque)
   __attribute__ ((nonnull (1, 2), warn_unused_result));
 
 /* Offer 'content' for the record at 'address', which "scrub" found damaged
  * (command.h).  Returns 1 if it is the record's content: the record is then
  * rewritten, durably.  Returns 0 if it is not, and -1 on failure.
  */
-extern int nbdedup_client_repair (struct nbdedup_client *client,
-                                  uint64_t address, const void *content,
-                                  uint32_t len)
+extern int
+nbdedup_client_repair (struct nbdedup_client *client, uint64_t address,
+                       const void *content, uint32_t len)
   __attribute__ ((nonnull (1, 3)));
 
 /* The state of the pool in directory 'path'.  This changes nothing: it asks
@@ -419,12 +416,12 @@ extern json_t *nbdedup_status (const char *path, bool force, const char *who,
  *
  * ENOTCONN: no server has the pool open (or one that does not listen).
  */
-extern json_t *nbdedup_counters (const char *path, const char *who,
-                                 nbdedup_wait_fn *on_wait)
+extern json_t *
+nbdedup_counters (const char *path, const char *who, nbdedup_wait_fn *on_wait)
   __attribute__ ((nonnull (1, 2), warn_unused_result));
 
 /* The minimum of "memory" of the command "drift". */
-#define NBDEDUP_DRIFT_MEMORY_MIN        (UINT64_C (1) << 20)
+#define NBDEDUP_DRIFT_MEMORY_MIN (UINT64_C (1) << 20)
 
 /* The data of one volume through a client: the same calls as above. */
 struct nbdedup_handle;
@@ -438,12 +435,11 @@ extern uint64_t nbdedup_handle_size (struct nbdedup_handle *handle);
 extern uint32_t nbdedup_handle_block_size (struct nbdedup_handle *handle);
 extern int nbdedup_handle_read (struct nbdedup_handle *handle, void *buf,
                                 uint32_t len, uint64_t offset);
-extern int nbdedup_handle_write (struct nbdedup_handle *handle,
-                                 const void *buf, uint32_t len,
-                                 uint64_t offset);
+extern int nbdedup_handle_write (struct nbdedup_handle *handle, const void *buf,
+                                 uint32_t len, uint64_t offset);
 extern int nbdedup_handle_flush (struct nbdedup_handle *handle);
-extern int nbdedup_handle_extents (struct nbdedup_handle *handle,
-                                   uint64_t len, uint64_t offset,
+extern int nbdedup_handle_extents (struct nbdedup_handle *handle, uint64_t len,
+                                   uint64_t offset,
                                    int (*fn) (void *opaque, uint64_t offset,
                                               uint64_t len, bool hole),
                                    void *opaque);
@@ -473,8 +469,7 @@ extern void nbdedup_frozen_close (struct nbdedup_frozen *frozen);
  * clones; the first is number 0.
  */
 extern json_t *nbdedup_frozen_next (struct nbdedup_frozen *frozen,
-                                    nbdedup_progress_fn *progress,
-                                    void *opaque)
+                                    nbdedup_progress_fn *progress, void *opaque)
   __attribute__ ((nonnull (1), warn_unused_result));
 
 enum nbdedup_class {
@@ -482,7 +477,7 @@ enum nbdedup_class {
   NBDEDUP_GOLDEN_MOVED = 1,
   NBDEDUP_SIBLING = 2,
   NBDEDUP_UNIQUE = 3,
-  NBDEDUP_ZERO = 4,             /* a hole that the clone does not inherit */
+  NBDEDUP_ZERO = 4, /* a hole that the clone does not inherit */
 };
 
 /* In place of a clone's number: the golden image, or what stands for it if it
@@ -500,13 +495,12 @@ enum nbdedup_class {
  * Ask for the clones in order, once each, and for the golden image, if at all,
  * before them.  If 'fn' returns -1 the function fails with its errno.
  */
-extern int nbdedup_frozen_runs (struct nbdedup_frozen *frozen, uint64_t clone,
-                                uint64_t *size,
-                                int (*fn) (void *opaque, uint64_t block,
-                                           uint64_t nr,
-                                           enum nbdedup_class class),
-                                void *opaque)
-  __attribute__ ((nonnull (1, 3, 4)));
+extern int
+nbdedup_frozen_runs (struct nbdedup_frozen *frozen, uint64_t clone,
+                     uint64_t *size,
+                     int (*fn) (void *opaque, uint64_t block, uint64_t nr,
+                                enum nbdedup_class class),
+                     void *opaque) __attribute__ ((nonnull (1, 3, 4)));
 
 /* Read from a clone, or from the golden image. */
 extern int nbdedup_frozen_read (struct nbdedup_frozen *frozen, uint64_t clone,
@@ -547,9 +541,9 @@ extern int nbdedup_frozen_zero (struct nbdedup_frozen *frozen, unsigned set,
                                 uint64_t clone,
                                 const struct nbdedup_range *ranges, size_t nr)
   __attribute__ ((nonnull (1)));
-extern json_t *nbdedup_frozen_advise (struct nbdedup_frozen *frozen,
-                                      nbdedup_progress_fn *progress,
-                                      void *opaque)
+extern json_t *
+nbdedup_frozen_advise (struct nbdedup_frozen *frozen,
+                       nbdedup_progress_fn *progress, void *opaque)
   __attribute__ ((nonnull (1), warn_unused_result));
 
 /* Parse a size in bytes, such as "4096", "16K", "1.5g" or "10GiB"; K, M, G and
@@ -571,12 +565,12 @@ extern int nbdedup_parse_age (const char *s, uint64_t *seconds)
 struct nbdedup_estimate;
 
 struct nbdedup_estimate_settings {
-  const uint32_t *block_sizes;  /* in any order */
+  const uint32_t *block_sizes; /* in any order */
   size_t nr_block_sizes;
   uint32_t sector_bytes;
-  const char *compress;         /* a value of the property */
-  uint64_t memory_bytes;        /* for the sets of distinct contents */
-  bool exact;                   /* compress everything, never sample */
+  const char *compress;  /* a value of the property */
+  uint64_t memory_bytes; /* for the sets of distinct contents */
+  bool exact;            /* compress everything, never sample */
   /* The size of the sample: the error falls as its square root grows.  0: 1300,
    * an error of less than 2 %.
    */
@@ -588,7 +582,7 @@ struct nbdedup_estimate_settings {
 };
 
 #define NBDEDUP_ESTIMATE_MEMORY_DEFAULT (UINT64_C (1) << 30)
-#define NBDEDUP_ESTIMATE_MEMORY_MIN     (UINT64_C (256) << 10)
+#define NBDEDUP_ESTIMATE_MEMORY_MIN (UINT64_C (256) << 10)
 
 /* EINVAL: a setting that no pool could have, or too little memory. */
 extern struct nbdedup_estimate *
@@ -617,17 +611,16 @@ extern int nbdedup_estimate_add (struct nbdedup_estimate *estimate,
  * added, has there (zeroes behind its end).  A block that is equal takes
  * nothing, in no block size: the clone inherits it.
  */
-extern int nbdedup_estimate_add_clone (struct nbdedup_estimate *estimate,
-                                       const void *buf, const void *below,
-                                       size_t len, uint64_t offset)
+extern int
+nbdedup_estimate_add_clone (struct nbdedup_estimate *estimate, const void *buf,
+                            const void *below, size_t len, uint64_t offset)
   __attribute__ ((nonnull (1)));
 
 /* An image of this size is complete.  Blocks that the caller has not added
  * count as zeroes.
  */
 extern int nbdedup_estimate_image (struct nbdedup_estimate *estimate,
-                                   uint64_t size)
-  __attribute__ ((nonnull (1)));
+                                   uint64_t size) __attribute__ ((nonnull (1)));
 
 /* The document of "estimate --json" (see nbdedup-estimate(1)), after all data
  * was added.  NULL: ENOMEM.
@@ -640,9 +633,9 @@ extern json_t *nbdedup_estimate_result (struct nbdedup_estimate *estimate)
  * stored bytes are estimates.  At least two images were added.  Call it last.
  * 'look' is called now and then, and stops it with -1.
  */
-extern int nbdedup_estimate_compare (struct nbdedup_estimate *estimate,
-                                     json_t *result,
-                                     int (*look) (void *opaque), void *opaque)
+extern int
+nbdedup_estimate_compare (struct nbdedup_estimate *estimate, json_t *result,
+                          int (*look) (void *opaque), void *opaque)
   __attribute__ ((nonnull (1, 2)));
 
 /*----------------------------------------------------------------------
@@ -664,13 +657,11 @@ extern uint32_t nbdedup_finder_block_size (struct nbdedup_finder *finder)
  * image, and end at one or at the image's end.  Calls 'fn' once for each wanted
  * record, when its content is found.  If 'fn' returns -1 the function fails.
  */
-extern int nbdedup_finder_look (struct nbdedup_finder *finder,
-                                const void *buf, size_t len,
-                                int (*fn) (void *opaque, uint64_t address,
-                                           const void *content,
-                                           uint32_t len),
-                                void *opaque)
-  __attribute__ ((nonnull (1, 2, 4)));
+extern int
+nbdedup_finder_look (struct nbdedup_finder *finder, const void *buf, size_t len,
+                     int (*fn) (void *opaque, uint64_t address,
+                                const void *content, uint32_t len),
+                     void *opaque) __attribute__ ((nonnull (1, 2, 4)));
 
 /*----------------------------------------------------------------------
  * Hashes and codecs, for "bench" and for help texts
@@ -685,8 +676,7 @@ extern const char *const *nbdedup_codec_names (void);
  * memory, or no hash works.
  */
 extern const char *nbdedup_hash_auto (uint32_t block_size, char *why,
-                                      size_t len)
-  __attribute__ ((nonnull (2)));
+                                      size_t len) __attribute__ ((nonnull (2)));
 
 /* Time a hash ("sha256") or a codec ("lz4") on 'len' bytes of zeroes or of
  * random data.  The results are nanoseconds per call, the median of several

@@ -56,11 +56,11 @@
 #define EXTENTS_MAX 16384
 
 static struct keys keys;
-static struct nbdedup_pool *pool;       /* NULL unless open */
+static struct nbdedup_pool *pool; /* NULL unless open */
 
 /* One connection. */
 struct handle {
-  struct nbdedup_volume *volume;        /* owned */
+  struct nbdedup_volume *volume; /* owned */
   bool is_snapshot;
   LIST_ENTRY (handle) link;
 };
@@ -173,8 +173,8 @@ plugin_thread_model (void)
   case KEYS_THREADS_AUTO:
     break;
   }
-  return server_survives_parallel () ?
-    NBDKIT_THREAD_MODEL_PARALLEL : NBDKIT_THREAD_MODEL_SERIALIZE_REQUESTS;
+  return server_survives_parallel () ? NBDKIT_THREAD_MODEL_PARALLEL
+                                     : NBDKIT_THREAD_MODEL_SERIALIZE_REQUESTS;
 }
 
 static void
@@ -211,8 +211,8 @@ log_line (enum nbdedup_log_level level, const char *line)
 
   if (level != NBDEDUP_LOG_INFO)
     nbdkit_error ("%s", line);
-  else if (fstat (STDERR_FILENO, &err) == 0 &&
-           stat ("/dev/null", &null) == 0 && err.st_rdev == null.st_rdev)
+  else if (fstat (STDERR_FILENO, &err) == 0 && stat ("/dev/null", &null) == 0 &&
+           err.st_rdev == null.st_rdev)
     syslog (LOG_DAEMON | LOG_INFO, "dedup: %s", line);
   else
     fprintf (stderr, "nbdkit: dedup: %s\n", line);
@@ -246,7 +246,10 @@ pool_error (char text[ERROR_MAX])
   else
     snprintf (text, ERROR_MAX, "%s%s",
               strncmp (error, keys.pool, len) == 0 &&
-              strncmp (error + len, ": ", 2) == 0 ? "pool=" : "", error);
+                  strncmp (error + len, ": ", 2) == 0
+                ? "pool="
+                : "",
+              error);
   return text;
 }
 
@@ -371,8 +374,8 @@ plugin_unload (void)
 
 struct export_list {
   struct nbdkit_exports *exports;
-  const char *only;             /* or NULL: all */
-  bool snapshots;               /* or volumes: two passes */
+  const char *only; /* or NULL: all */
+  bool snapshots;   /* or volumes: two passes */
   unsigned nr, left_out;
 };
 
@@ -382,7 +385,7 @@ describe (bool is_snapshot)
   if (is_snapshot)
     return "snapshot, read-only";
   return keys.settings.read_only == NBDEDUP_READ_ONLY_OFF ? "volume"
-    : "volume, read-only";
+                                                          : "volume, read-only";
 }
 
 static bool
@@ -427,19 +430,18 @@ plugin_list_exports (int readonly, int is_tls, struct nbdkit_exports *exports)
     return fail ("listing exports");
   if (list.left_out > 0)
     nbdkit_debug ("dedup: %u exports are not in the list, which has room for "
-                  "%u: \"nbdedup list\" has them all", list.left_out,
-                  EXPORTS_MAX);
+                  "%u: \"nbdedup list\" has them all",
+                  list.left_out, EXPORTS_MAX);
   return 0;
 }
 
 struct only_volume {
   unsigned nr;
-  char *name;                   /* owned; of the first */
+  char *name; /* owned; of the first */
 };
 
 static int
-find_only_volume (void *opaque, const char *name, uint64_t size,
-                  bool readonly)
+find_only_volume (void *opaque, const char *name, uint64_t size, bool readonly)
 {
   struct only_volume *v = opaque;
 
@@ -495,7 +497,7 @@ plugin_open (int readonly)
   if (!began)
     return NULL;
   if (name == NULL)
-    return NULL;                /* nbdkit_export_name has reported it */
+    return NULL; /* nbdkit_export_name has reported it */
   if (name[0] == '\0' && keys.volume != NULL)
     name = keys.volume;
   if (name[0] == '\0') {
@@ -507,7 +509,8 @@ plugin_open (int readonly)
   }
   if (keys.only && strcmp (name, keys.volume) != 0) {
     nbdkit_error ("the client asked for an export other than '%s', but only=on "
-                  "hides all others", keys.volume);
+                  "hides all others",
+                  keys.volume);
     errno = ENOENT;
     return NULL;
   }
@@ -655,8 +658,8 @@ plugin_pread (void *handle, void *buf, uint32_t count, uint64_t offset,
 
 /* Forced Unit Access: make only this request durable before the answer. */
 static int
-finish_fua (struct handle *h, const char *what, uint32_t count,
-            uint64_t offset, uint32_t flags)
+finish_fua (struct handle *h, const char *what, uint32_t count, uint64_t offset,
+            uint32_t flags)
 {
   if ((flags & NBDKIT_FLAG_FUA) != 0 &&
       nbdedup_volume_flush_range (h->volume, count, offset) == -1)
@@ -666,8 +669,8 @@ finish_fua (struct handle *h, const char *what, uint32_t count,
 }
 
 static int
-plugin_pwrite (void *handle, const void *buf, uint32_t count,
-               uint64_t offset, uint32_t flags)
+plugin_pwrite (void *handle, const void *buf, uint32_t count, uint64_t offset,
+               uint32_t flags)
 {
   struct handle *h = handle;
   QUIT_REQUEST (began);
@@ -723,8 +726,9 @@ plugin_zero (void *handle, uint32_t count, uint64_t offset, uint32_t flags)
 
   if (!began)
     return -1;
-  if (check_flags ("zero", flags, NBDKIT_FLAG_FUA | NBDKIT_FLAG_MAY_TRIM |
-                   NBDKIT_FLAG_FAST_ZERO) == -1)
+  if (check_flags ("zero", flags,
+                   NBDKIT_FLAG_FUA | NBDKIT_FLAG_MAY_TRIM |
+                     NBDKIT_FLAG_FAST_ZERO) == -1)
     return -1;
   if (nbdedup_volume_zero (h->volume, count, offset) == -1)
     return fail_request ("zero");
@@ -733,7 +737,7 @@ plugin_zero (void *handle, uint32_t count, uint64_t offset, uint32_t flags)
 
 struct extent_list {
   struct nbdkit_extents *extents;
-  unsigned left;                /* room in the answer, in extents */
+  unsigned left; /* room in the answer, in extents */
 };
 
 static int
@@ -741,8 +745,9 @@ add_extent (void *opaque, uint64_t offset, uint64_t len, bool hole)
 {
   struct extent_list *list = opaque;
 
-  if (nbdkit_add_extent (list->extents, offset, len, hole ?
-                         NBDKIT_EXTENT_HOLE | NBDKIT_EXTENT_ZERO : 0) == -1)
+  if (nbdkit_add_extent (list->extents, offset, len,
+                         hole ? NBDKIT_EXTENT_HOLE | NBDKIT_EXTENT_ZERO : 0) ==
+      -1)
     return -1;
   return --list->left == 0;
 }
@@ -762,8 +767,8 @@ plugin_extents (void *handle, uint32_t count, uint64_t offset, uint32_t flags,
     return -1;
   if (check_flags ("extents", flags, NBDKIT_FLAG_REQ_ONE) == -1)
     return -1;
-  if (nbdedup_volume_extents (h->volume, count, offset, add_extent,
-                              &list) == -1)
+  if (nbdedup_volume_extents (h->volume, count, offset, add_extent, &list) ==
+      -1)
     return fail_reading ("extents");
   refusals_check ();
   return 0;

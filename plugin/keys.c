@@ -26,12 +26,12 @@
 
 /* The help text repeats the defaults; this checks them. */
 _Static_assert (NBDEDUP_DDT_CACHE_DEFAULT == UINT64_C (256) << 20 &&
-                NBDEDUP_RECORD_CACHE_DEFAULT == UINT64_C (64) << 20 &&
-                NBDEDUP_DIRTY_MAX_DEFAULT == UINT64_C (64) << 20 &&
-                NBDEDUP_COMMIT_INTERVAL_DEFAULT == 5 &&
-                NBDEDUP_DRIFT_INTERVAL_DEFAULT == 3600 &&
-                NBDEDUP_DDT_CACHE_MIN == UINT64_C (8) << 20 &&
-                NBDEDUP_DIRTY_MAX_MIN == UINT64_C (4) << 20,
+                  NBDEDUP_RECORD_CACHE_DEFAULT == UINT64_C (64) << 20 &&
+                  NBDEDUP_DIRTY_MAX_DEFAULT == UINT64_C (64) << 20 &&
+                  NBDEDUP_COMMIT_INTERVAL_DEFAULT == 5 &&
+                  NBDEDUP_DRIFT_INTERVAL_DEFAULT == 3600 &&
+                  NBDEDUP_DDT_CACHE_MIN == UINT64_C (8) << 20 &&
+                  NBDEDUP_DIRTY_MAX_MIN == UINT64_C (4) << 20,
                 "keys_help and the manual page tell other figures");
 
 /* clang-format off */
@@ -132,12 +132,14 @@ parse_size (const char *key, const char *value, uint64_t min, uint64_t *r)
   static const unsigned shifts[] = { 0, 0, 9, 9, 50, 50, 60, 60 };
   const size_t digits = strspn (value, "0123456789");
   const char *unit = digits > 0 && value[digits] && !value[digits + 1]
-    ? strchr (units, value[digits]) : NULL;
+    ? strchr (units, value[digits])
+    : NULL;
   uint64_t size;
 
   if (unit) {
-    size = strtoull (value, NULL, 10);  /* ULLONG_MAX if it is too large */
-    size = size > SIZE_KEY_MAX >> shifts[unit - units] ? SIZE_KEY_MAX + 1
+    size = strtoull (value, NULL, 10); /* ULLONG_MAX if it is too large */
+    size = size > SIZE_KEY_MAX >> shifts[unit - units]
+      ? SIZE_KEY_MAX + 1
       : size << shifts[unit - units];
   }
   else if (nbdedup_parse_size (value, &size) == -1) {
@@ -145,8 +147,8 @@ parse_size (const char *key, const char *value, uint64_t min, uint64_t *r)
     return -1;
   }
   if (size < min) {
-    nbdkit_error ("%s=%s: expected at least %" PRIu64 "M",
-                  key, value, min >> 20);
+    nbdkit_error ("%s=%s: expected at least %" PRIu64 "M", key, value,
+                  min >> 20);
     return -1;
   }
   if (size > SIZE_KEY_MAX) {
@@ -178,8 +180,8 @@ parse_bool (const char *key, const char *value, const char *expected)
  * takes "010" for 8.
  */
 static int
-parse_seconds (const char *key, const char *value,
-               uint64_t min_ms, uint64_t max_s, uint64_t *ms)
+parse_seconds (const char *key, const char *value, uint64_t min_ms,
+               uint64_t max_s, uint64_t *ms)
 {
   const char *p = value;
   uint64_t r = 0, scale = 100;
@@ -197,7 +199,7 @@ parse_seconds (const char *key, const char *value,
     if (*p == '\0')
       goto invalid;
     for (; *p >= '0' && *p <= '9'; ++p) {
-      r += (*p - '0') * scale;  /* adds 0 beyond milliseconds */
+      r += (*p - '0') * scale; /* adds 0 beyond milliseconds */
       scale /= 10;
     }
   }
@@ -208,13 +210,13 @@ parse_seconds (const char *key, const char *value,
   *ms = r;
   return 0;
 
- invalid:
+invalid:
   nbdkit_error ("%s=%s: expected a number of seconds", key, value);
   return -1;
 
- range:
-  nbdkit_error ("%s=%s: expected %s to %" PRIu64 " seconds",
-                key, value, min_ms > 0 ? "0.001" : "0", max_s);
+range:
+  nbdkit_error ("%s=%s: expected %s to %" PRIu64 " seconds", key, value,
+                min_ms > 0 ? "0.001" : "0", max_s);
   return -1;
 }
 
@@ -224,10 +226,9 @@ parse_seconds (const char *key, const char *value,
 static int
 parse_volume (const char *value, const char **r)
 {
-  static const char allowed[] =
-    "abcdefghijklmnopqrstuvwxyz"
-    "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-    "0123456789._-";
+  static const char allowed[] = "abcdefghijklmnopqrstuvwxyz"
+                                "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                                "0123456789._-";
   size_t n = strspn (value, allowed);
   const char *snapshot = value[n] == '@' ? value + n + 1 : NULL;
 
@@ -241,7 +242,7 @@ parse_volume (const char *value, const char **r)
   *r = value;
   return 0;
 
- invalid:
+invalid:
   nbdkit_error ("volume=%.64s: expected the name of a volume (letters, "
                 "digits, '.', '_', '-', at most 255), or VOLUME@SNAPSHOT",
                 value);
@@ -253,13 +254,14 @@ parse_pool (const char *value, char **r)
 {
   if (*r != NULL) {
     nbdkit_error ("pool=%s: pool=%s was given before, and a server has only "
-                  "one pool", value, *r);
+                  "one pool",
+                  value, *r);
     return -1;
   }
   /* The error of nbdkit_realpath would name only the path. */
   if (access (value, F_OK) == -1) {
-    nbdkit_error ("pool=%s: %s; 'nbdedup init' makes a pool",
-                  value, strerror (errno));
+    nbdkit_error ("pool=%s: %s; 'nbdedup init' makes a pool", value,
+                  strerror (errno));
     return -1;
   }
   *r = nbdkit_realpath (value);
@@ -287,15 +289,13 @@ parse_amount_key (struct nbdedup_settings *s, const char *key,
                   const char *value)
 {
   if (strcmp (key, "ddt-cache") == 0)
-    return parse_size (key, value, NBDEDUP_DDT_CACHE_MIN,
-                       &s->ddt_cache_bytes);
+    return parse_size (key, value, NBDEDUP_DDT_CACHE_MIN, &s->ddt_cache_bytes);
 
   if (strcmp (key, "record-cache") == 0)
     return parse_size (key, value, 0, &s->record_cache_bytes);
 
   if (strcmp (key, "dirty-max") == 0)
-    return parse_size (key, value, NBDEDUP_DIRTY_MAX_MIN,
-                       &s->dirty_max_bytes);
+    return parse_size (key, value, NBDEDUP_DIRTY_MAX_MIN, &s->dirty_max_bytes);
 
   if (strcmp (key, "commit-interval") == 0)
     return parse_seconds (key, value, 1, COMMIT_INTERVAL_MAX_S,
@@ -329,7 +329,8 @@ parse_word_key (struct keys *keys, const char *key, const char *value)
       keys->threads = (enum keys_threads) r;
   }
   else if (strcmp (key, "read-only") == 0) {
-    r = strcmp (value, "force") == 0 ? NBDEDUP_READ_ONLY_FORCE
+    r = strcmp (value, "force") == 0
+      ? NBDEDUP_READ_ONLY_FORCE
       : parse_bool (key, value, "on, off or force");
     if (r != -1)
       keys->settings.read_only = (enum nbdedup_read_only) r;
@@ -399,8 +400,7 @@ keys_dump (void)
   dump_size ("dirty-max", d.settings.dirty_max_bytes);
   printf ("default_commit-interval=%g\n",
           d.settings.commit_interval_ms / 1000.0);
-  printf ("default_drift-interval=%" PRIu64 "\n",
-          d.settings.drift_interval_s);
+  printf ("default_drift-interval=%" PRIu64 "\n", d.settings.drift_interval_s);
   printf ("default_primarycache=%s\n",
           primarycache_names[d.settings.primarycache]);
   printf ("default_threads=%s\n", threads_names[d.threads]);

@@ -16,8 +16,8 @@ enum keys_threads {
 };
 
 struct keys {
-  char *pool;                   /* owned; absolute, without symbolic links */
-  const char *volume;           /* not owned, nbdkit's argv; or NULL */
+  char *pool;         /* owned; absolute, without symbolic links */
+  const char *volume; /* not owned, nbdkit's argv; or NULL */
   bool only;
   bool exclusive;
   enum keys_threads threads;

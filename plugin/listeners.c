@@ -18,13 +18,13 @@
 #define NOTED_MAX 64
 #define NAMES_MAX 8
 
-static ino_t noted[NOTED_MAX];  /* of sockets */
+static ino_t noted[NOTED_MAX]; /* of sockets */
 static unsigned nr_noted;
 
 static struct name {
   struct sockaddr_un addr;
-  struct stat st;               /* of the file of that name */
-} names[NAMES_MAX];             /* of nbdkit's listeners */
+  struct stat st;   /* of the file of that name */
+} names[NAMES_MAX]; /* of nbdkit's listeners */
 static unsigned nr_names;
 
 int
@@ -54,8 +54,7 @@ is_listener (int fd, struct stat *st)
 
   len = sizeof listens;
   return fstat (fd, st) == 0 && S_ISSOCK (st->st_mode) &&
-    getsockopt (fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &len) == 0 &&
-    listens;
+    getsockopt (fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &len) == 0 && listens;
 }
 
 static void
@@ -93,7 +92,7 @@ static void
 remember (int fd)
 {
   struct name *name = &names[nr_names];
-  socklen_t len = sizeof name->addr - 1;        /* so that the path ends */
+  socklen_t len = sizeof name->addr - 1; /* so that the path ends */
   struct stat st;
 
   if (nr_names == NAMES_MAX || !is_listener (fd, &st) || is_noted (&st))
@@ -121,8 +120,8 @@ listeners_remove (void)
 
   /* Another server's socket may have taken its place. */
   for (name = names; name < names + nr_names; ++name)
-    if (lstat (name->addr.sun_path, &st) == 0 &&
-        st.st_dev == name->st.st_dev && st.st_ino == name->st.st_ino)
+    if (lstat (name->addr.sun_path, &st) == 0 && st.st_dev == name->st.st_dev &&
+        st.st_ino == name->st.st_ino)
       unlink (name->addr.sun_path);
   nr_names = 0;
 }

@@ -20,7 +20,8 @@ static sa_family_t
 peer_address (struct sockaddr_storage *addr, socklen_t *len)
 {
   *len = sizeof *addr;
-  return nbdkit_peer_name ((struct sockaddr *) addr, len) == -1 ? AF_UNSPEC
+  return nbdkit_peer_name ((struct sockaddr *) addr, len) == -1
+    ? AF_UNSPEC
     : addr->ss_family;
 }
 
@@ -79,7 +80,7 @@ process_name (char *buf, size_t len)
 {
   int64_t pid = nbdkit_peer_pid ();
 
-  if (pid <= 0)                 /* of another namespace */
+  if (pid <= 0) /* of another namespace */
     return;
   snprintf (buf, len, "process %" PRId64, pid);
   add_command (pid, buf, len);
@@ -101,8 +102,8 @@ peer_name (char *buf, size_t len)
     break;
   case AF_INET:
   case AF_INET6:
-    if (getnameinfo ((struct sockaddr *) &addr, addr_len, buf,
-                     (socklen_t) len, NULL, 0, NI_NUMERICHOST) != 0)
+    if (getnameinfo ((struct sockaddr *) &addr, addr_len, buf, (socklen_t) len,
+                     NULL, 0, NI_NUMERICHOST) != 0)
       buf[0] = '\0';
     break;
   }

@@ -24,20 +24,20 @@
 static const int quit_signals[] = { SIGHUP, SIGINT, SIGQUIT, SIGTERM };
 #define NR_SIGNALS (sizeof quit_signals / sizeof quit_signals[0])
 
-static struct sigaction nbdkit_actions[NR_SIGNALS];     /* nbdkit's own */
-static bool replaced[NR_SIGNALS];       /* the plugin's action is set */
+static struct sigaction nbdkit_actions[NR_SIGNALS]; /* nbdkit's own */
+static bool replaced[NR_SIGNALS]; /* the plugin's action is set */
 
 /* The handler writes the signal's number, quit_stop 0. */
 static int pipe_fds[2] = { -1, -1 };
 static pthread_t thread;
 static bool thread_runs;
-static const char *private_name;        /* borrowed */
+static const char *private_name; /* borrowed */
 
 /* The gate.  'lock' protects these. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static enum { GATE_OPEN, GATE_HOLD, GATE_REFUSE } gate;
-static unsigned nr_inside;              /* running requests */
+static unsigned nr_inside; /* running requests */
 
 bool
 quit_request_begin (void)
@@ -59,7 +59,7 @@ quit_request_begin (void)
 void
 quit_request_end (const bool *began)
 {
-  int err = errno;              /* it may be the request's result */
+  int err = errno; /* it may be the request's result */
 
   if (*began) {
     pthread_mutex_lock (&lock);
@@ -105,20 +105,19 @@ is_client (int fd)
 
   if (fstat (fd, &st) == -1 || !S_ISSOCK (st.st_mode))
     return false;
-  if (fstat (STDERR_FILENO, &st_stderr) == 0 &&
-      st.st_dev == st_stderr.st_dev && st.st_ino == st_stderr.st_ino)
+  if (fstat (STDERR_FILENO, &st_stderr) == 0 && st.st_dev == st_stderr.st_dev &&
+      st.st_ino == st_stderr.st_ino)
     return false;
 
   len = sizeof i;
-  if (getsockopt (fd, SOL_SOCKET, SO_TYPE, &i, &len) == -1 ||
-      i != SOCK_STREAM)
+  if (getsockopt (fd, SOL_SOCKET, SO_TYPE, &i, &len) == -1 || i != SOCK_STREAM)
     return false;
   len = sizeof i;
   if (getsockopt (fd, SOL_SOCKET, SO_ACCEPTCONN, &i, &len) == -1 || i != 0)
     return false;
 
   memset (&addr, 0, sizeof addr);
-  len = sizeof addr - 1;        /* so that the path ends */
+  len = sizeof addr - 1; /* so that the path ends */
   if (getsockname (fd, (struct sockaddr *) &addr, &len) == -1)
     return false;
   if (addr.sun_family != AF_UNIX)
@@ -143,7 +142,8 @@ shut_clients (void)
 {
   if (each_descriptor (shut_client) == -1)
     nbdkit_error ("/proc/self/fd: %s: the server will tell clients that it is "
-                  "shutting down", strerror (errno));
+                  "shutting down",
+                  strerror (errno));
 }
 
 static void

@@ -37,8 +37,8 @@ extern void quit_stop (void);
 extern bool quit_request_begin (void);
 extern void quit_request_end (const bool *began);
 
-#define QUIT_REQUEST(began)                                             \
-  __attribute__ ((cleanup (quit_request_end))) const bool began =       \
-    quit_request_begin ()
+#define QUIT_REQUEST(began)                                                    \
+  __attribute__ ((cleanup (quit_request_end)))                                 \
+  const bool began = quit_request_begin ()
 
 #endif /* QUIT_H */

@@ -23,17 +23,17 @@
 #define KINDS_MAX 64
 
 struct kind {
-  const char *request;          /* not owned: a constant */
+  const char *request; /* not owned: a constant */
   int err;
-  uint64_t count;               /* since the last line; 0: it has ended */
-  uint64_t first_ms, last_ms;   /* of these */
+  uint64_t count;             /* since the last line; 0: it has ended */
+  uint64_t first_ms, last_ms; /* of these */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct kind kinds[KINDS_MAX];    /* under 'lock' */
+static struct kind kinds[KINDS_MAX]; /* under 'lock' */
 static unsigned nr_kinds;
-static atomic_uint nr_going_on;         /* kinds with a count */
-static _Atomic uint64_t look_ms;        /* earliest time of the next line */
+static atomic_uint nr_going_on;  /* kinds with a count */
+static _Atomic uint64_t look_ms; /* earliest time of the next line */
 
 /* NULL: there are too many. */
 static struct kind *
@@ -57,8 +57,7 @@ tell_count (const struct kind *k)
   if (k->count > 1)
     nbdkit_error ("%s: %s: %llu requests were refused in %llu s", k->request,
                   strerror (k->err), (unsigned long long) k->count,
-                  (unsigned long long) (k->last_ms - k->first_ms + 999) /
-                  1000);
+                  (unsigned long long) (k->last_ms - k->first_ms + 999) / 1000);
 }
 
 static void

@@ -19,12 +19,12 @@
 #include "startup.h"
 
 /* One report is one write to the pipe: 1 byte of kind, then the text. */
-#define REPORT_OPEN  'o'        /* the pool is open */
-#define REPORT_ERROR 'e'        /* it is not; the text must be printed */
-#define REPORT_TOLD  't'        /* it is not; stderr has the text already */
-#define REPORT_MAX   1024       /* below PIPE_BUF: written as a whole */
+#define REPORT_OPEN 'o'  /* the pool is open */
+#define REPORT_ERROR 'e' /* it is not; the text must be printed */
+#define REPORT_TOLD 't'  /* it is not; stderr has the text already */
+#define REPORT_MAX 1024  /* below PIPE_BUF: written as a whole */
 
-static pid_t first_pid;         /* the process that ran .get_ready */
+static pid_t first_pid; /* the process that ran .get_ready */
 static int pipe_fds[2] = { -1, -1 };
 static struct stat first_stderr;
 

@@ -46,7 +46,7 @@
  */
 #define ERROR_SHARE 0.02
 #define SAMPLE_TIMES 8
-#define SAMPLE_USUAL 1300       /* of the first one: the engine's own */
+#define SAMPLE_USUAL 1300 /* of the first one: the engine's own */
 
 static const uint32_t usual_sizes[] = {
   4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10, 128 << 10,
@@ -56,27 +56,27 @@ static const uint32_t usual_sizes[] = {
 /* Of the golden image the units with data, of a clone those that differ. */
 struct member {
   uint64_t size;
-  uint8_t *units;               /* owned; a bit for each */
+  uint8_t *units; /* owned; a bit for each */
   size_t nr_bytes;
 };
 
 struct block_sizes {
-  struct nbdedup_client *client;        /* not owned, all three */
+  struct nbdedup_client *client; /* not owned, all three */
   struct nbdedup_frozen *frozen;
   const json_t *document;
 
-  uint32_t present;             /* block size */
+  uint32_t present; /* block size */
   uint32_t sizes[NR_USUAL + 1];
   size_t nr_sizes;
-  uint32_t unit;                /* the largest of them */
+  uint32_t unit; /* the largest of them */
   uint32_t sector;
-  char *compress;               /* owned */
-  bool has_copy;                /* of pool.db */
+  char *compress; /* owned */
+  bool has_copy;  /* of pool.db */
 
-  struct member *members;       /* owned; the golden image, the clones */
+  struct member *members; /* owned; the golden image, the clones */
   size_t nr_members;
-  struct nbdedup_estimate *estimate;    /* owned */
-  uint8_t *golden, *clone;      /* owned; a window of each */
+  struct nbdedup_estimate *estimate; /* owned */
+  uint8_t *golden, *clone;           /* owned; a window of each */
 };
 
 /*----------------------------------------------------------------------
@@ -204,8 +204,8 @@ read_properties (struct block_sizes *b)
 }
 
 struct block_sizes *
-block_sizes_begin (struct nbdedup_client *client,
-                   struct nbdedup_frozen *frozen, const json_t *document)
+block_sizes_begin (struct nbdedup_client *client, struct nbdedup_frozen *frozen,
+                   const json_t *document)
 {
   struct block_sizes *b = check_memory (calloc (1, sizeof *b));
 
@@ -217,8 +217,8 @@ block_sizes_begin (struct nbdedup_client *client,
   b->members = check_memory (calloc (b->nr_members, sizeof *b->members));
   if (read_properties (b) == 0) {
     choose_sizes (b);
-    if (nbdedup_frozen_runs (frozen, NBDEDUP_FROZEN_GOLDEN,
-                             &b->members[0].size, on_golden_run, b) == 0)
+    if (nbdedup_frozen_runs (frozen, NBDEDUP_FROZEN_GOLDEN, &b->members[0].size,
+                             on_golden_run, b) == 0)
       return b;
     fail_engine ();
   }
@@ -272,16 +272,20 @@ static uint64_t
 exact_max (const char *compress)
 {
   return strncmp (compress, "zstd", 4) != 0 ? EXACT_MAX
-    : compress[4] == '\0' ? EXACT_MAX_ZSTD : EXACT_MAX_LEVEL;
+    : compress[4] == '\0'                   ? EXACT_MAX_ZSTD
+                                            : EXACT_MAX_LEVEL;
 }
 
 static int
 new_estimate (struct block_sizes *b, uint64_t sample)
 {
   const struct nbdedup_estimate_settings settings = {
-    .block_sizes = b->sizes, .nr_block_sizes = b->nr_sizes,
-    .sector_bytes = b->sector, .compress = b->compress,
-    .memory_bytes = MEMORY, .sample = sample,
+    .block_sizes = b->sizes,
+    .nr_block_sizes = b->nr_sizes,
+    .sector_bytes = b->sector,
+    .compress = b->compress,
+    .memory_bytes = MEMORY,
+    .sample = sample,
     .exact = bytes_to_read (b) <= exact_max (b->compress),
   };
 
@@ -293,9 +297,11 @@ new_estimate (struct block_sizes *b, uint64_t sample)
 static const char *
 name_of (const struct block_sizes *b, size_t i)
 {
-  return i == 0 ? json_text (b->document, "golden")
+  return i == 0
+    ? json_text (b->document, "golden")
     : json_text (json_array_get (json_object_get (b->document, "clones"),
-                                 i - 1), "name");
+                                 i - 1),
+                 "name");
 }
 
 /* Read and count the part of a window that a member's units [first, end) have,
@@ -320,7 +326,8 @@ read_part (struct block_sizes *b, size_t i, uint64_t window, uint64_t first,
     image_fail ("%s: %s", name_of (b, i), nbdedup_error ());
     return r;
   }
-  r = i == 0 ? nbdedup_estimate_add (b->estimate, buf, len, offset)
+  r = i == 0
+    ? nbdedup_estimate_add (b->estimate, buf, len, offset)
     : nbdedup_estimate_add_clone (b->estimate, buf, golden, len, offset);
   return r == -1 ? fail_engine () : 0;
 }
@@ -471,15 +478,14 @@ better_sample (const struct block_sizes *b, const struct choice *c)
 
   if (times <= 1)
     return 0;
-  return (uint64_t) fmin (SAMPLE_USUAL * times * times,
-                          (double) (SAMPLE_TIMES * exact_max (b->compress) /
-                                    larger));
+  return (
+    uint64_t) fmin (SAMPLE_USUAL * times * times,
+                    (double) (SAMPLE_TIMES * exact_max (b->compress) / larger));
 }
 
 /* Compare all sizes, then the present one with the best.  As read_part. */
 static int
-find_best (struct block_sizes *b, struct progress *progress,
-           struct choice *c)
+find_best (struct block_sizes *b, struct progress *progress, struct choice *c)
 {
   json_t *result;
   uint64_t sample;
@@ -525,20 +531,22 @@ append_advice (struct block_sizes *b, const struct choice *c, json_t *advice)
 {
   json_t *commands;
   char *notes, *text;
-  const int r = advise_new_volumes (b->client, b->document, c->best,
-                                    &commands, &notes);
+  const int r = advise_new_volumes (b->client, b->document, c->best, &commands,
+                                    &notes);
 
   if (r != 1)
     return r;
   text = make_text (b, c, notes);
-  json_array_append_new (advice, check_memory (json_pack
-    ("{s:s, s:I, s:I, s:I, s:I, s:I, s:s, s:o}",
-     "action", "block-size", "block_size", (json_int_t) c->best,
-     "saves_bytes", (json_int_t) llround (c->before - c->after),
-     "bytes_before", (json_int_t) llround (c->before),
-     "bytes_after", (json_int_t) llround (c->after),
-     "error_bytes", (json_int_t) llround (c->error),
-     "text", text, "commands", commands)));
+  json_array_append_new (
+    advice,
+    check_memory (json_pack ("{s:s, s:I, s:I, s:I, s:I, s:I, s:s, s:o}",
+                             "action", "block-size", "block_size",
+                             (json_int_t) c->best, "saves_bytes",
+                             (json_int_t) llround (c->before - c->after),
+                             "bytes_before", (json_int_t) llround (c->before),
+                             "bytes_after", (json_int_t) llround (c->after),
+                             "error_bytes", (json_int_t) llround (c->error),
+                             "text", text, "commands", commands)));
   free (text);
   free (notes);
   return 0;
@@ -560,5 +568,6 @@ advise_block_size (struct block_sizes *b, struct progress *progress,
     return 0;
   }
   return r == 0 && may_pay (&c) && c.before - c.after > c.error
-    ? append_advice (b, &c, advice) : r;
+    ? append_advice (b, &c, advice)
+    : r;
 }

@@ -39,8 +39,8 @@ extern uint64_t block_sizes_golden (const struct block_sizes *b);
 /* A run of blocks of a clone, and its end: the size in bytes. */
 extern void block_sizes_add_run (struct block_sizes *b, uint64_t clone,
                                  uint64_t block, uint64_t nr);
-extern void block_sizes_end_clone (struct block_sizes *b, uint64_t clone,
-                                   uint64_t size);
+extern void
+block_sizes_end_clone (struct block_sizes *b, uint64_t clone, uint64_t size);
 
 /* Append the advice to change the block size, if that pays, to the array
  * 'advice':
@@ -76,8 +76,8 @@ extern int advise_new_volumes (struct nbdedup_client *client,
 /* The properties of a volume, or (NULL) of the pool: an object of strings.
  * NULL: nbdedup_error.
  */
-extern json_t *advise_properties (struct nbdedup_client *client,
-                                  const char *name);
+extern json_t *
+advise_properties (struct nbdedup_client *client, const char *name);
 
 /* The volume of "VOLUME@SNAP", owned by the caller. */
 extern char *advise_volume_of (const char *golden);

@@ -31,13 +31,13 @@
 #define NAME_MAX_KEPT 200
 
 struct move {
-  struct nbdedup_client *client;        /* not owned, both */
+  struct nbdedup_client *client; /* not owned, both */
   const json_t *document;
-  json_t *volumes;              /* owned, all; an object by name */
-  json_t *pool;                 /* properties */
+  json_t *volumes; /* owned, all; an object by name */
+  json_t *pool;    /* properties */
   json_t *commands;
-  char *block_size;             /* "64K" */
-  char *onto;                   /* the new golden image; NULL: none yet */
+  char *block_size; /* "64K" */
+  char *onto;       /* the new golden image; NULL: none yet */
   bool dedup_is_off, is_gone;
   size_t nr_with_snapshots;
 };
@@ -57,8 +57,8 @@ advise_is_destroyed (const char *golden)
 json_t *
 advise_properties (struct nbdedup_client *client, const char *name)
 {
-  json_t *args = check_memory (json_pack ("{s:s, s:s*}", "property", "all",
-                                          "name", name));
+  json_t *args = check_memory (
+    json_pack ("{s:s, s:s*}", "property", "all", "name", name));
   json_t *result = nbdedup_client_call (client, "get", args, NULL, NULL);
   json_t *properties;
 
@@ -127,7 +127,7 @@ quoted (const char *value)
   for (; *value; value += n) {
     n = strcspn (value, "'");
     longer = n > 0 ? make_string ("%s%.*s", text, (int) n, value)
-      : make_string ("%s'\\''", text);
+                   : make_string ("%s'\\''", text);
     n = n > 0 ? n : 1;
     free (text);
     text = longer;
@@ -160,12 +160,15 @@ import (struct move *m, const char *source, const char *new,
       free (more);
       more = longer;
     }
-  command (m, make_string ("nbdedup import %s /var/tmp/%s.raw --block-size %s"
-                           "%s%s%s", new, new, m->block_size, more,
-                           differs (properties, "domain", "none")
-                           ? " --domain " : "",
-                           differs (properties, "domain", "none")
-                           ? json_text (properties, "domain") : ""));
+  command (m,
+           make_string ("nbdedup import %s /var/tmp/%s.raw --block-size %s"
+                        "%s%s%s",
+                        new, new, m->block_size, more,
+                        differs (properties, "domain", "none") ? " --domain "
+                                                               : "",
+                        differs (properties, "domain", "none")
+                          ? json_text (properties, "domain")
+                          : ""));
   free (more);
   command (m, make_string ("rm /var/tmp/%s.raw", new));
 }
@@ -182,9 +185,9 @@ set_others (struct move *m, const char *new, const json_t *properties)
     free (value);
   }
   if (differs (properties, "drift-alert-unique", "default"))
-    command (m, make_string ("nbdedup set drift-alert-unique=%s %s",
-                             json_text (properties, "drift-alert-unique"),
-                             new));
+    command (m,
+             make_string ("nbdedup set drift-alert-unique=%s %s",
+                          json_text (properties, "drift-alert-unique"), new));
 }
 
 static json_t *
@@ -252,8 +255,8 @@ move_clones (struct move *m)
     if (move_clone (m, json_text (clone, "name"), i < printed) == -1)
       return -1;
   if (nr > printed)
-    command (m, make_string ("# the same for the other %zu clones", nr -
-                             printed));
+    command (m,
+             make_string ("# the same for the other %zu clones", nr - printed));
   return 0;
 }
 
@@ -289,7 +292,8 @@ move_volume (struct move *m, const char *volume, const char *new,
     command (m, make_string ("nbdedup destroy %s", golden));
     free (*notes);
     *notes = make_string ("; the other snapshots of %s keep the old blocks "
-                          "until you move or destroy them, too", volume);
+                          "until you move or destroy them, too",
+                          volume);
     return 0;
   }
   if (is_only_golden (m, volume)) {
@@ -334,7 +338,8 @@ add_snapshot_note (const struct move *m, char **notes)
     return;
   longer = make_string ("%s; the snapshots of %zu of the volumes are not "
                         "moved, and keep the old blocks until you destroy "
-                        "them", *notes, m->nr_with_snapshots);
+                        "them",
+                        *notes, m->nr_with_snapshots);
   free (*notes);
   *notes = longer;
 }
@@ -342,8 +347,8 @@ add_snapshot_note (const struct move *m, char **notes)
 static int
 move (struct move *m, char **notes)
 {
-  const bool is_destroyed =
-    advise_is_destroyed (json_text (m->document, "golden"));
+  const bool is_destroyed = advise_is_destroyed (
+    json_text (m->document, "golden"));
 
   if (read_volumes (m) == -1)
     return -1;
@@ -360,7 +365,8 @@ advise_new_volumes (struct nbdedup_client *client, const json_t *document,
 {
   char buf[HUMAN_MAX];
   struct move m = {
-    .client = client, .document = document,
+    .client = client,
+    .document = document,
     .commands = check_memory (json_array ()),
     .block_size = copy_string (block_size_text (block_size, buf)),
   };

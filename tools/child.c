@@ -54,12 +54,12 @@ close_both (const int fds[2])
 
 /* The arguments of start besides the program. */
 struct setup {
-  int infd;                     /* its standard input; -1: nothing */
-  int listenfd;                 /* -1: not a server */
-  int fd;                       /* for CHILD_FD; -1: none */
-  int sock;                     /* for confine_enter */
-  char **env;                   /* NULL: this process's */
-  char *pid_digits;             /* in env: its process id */
+  int infd;         /* its standard input; -1: nothing */
+  int listenfd;     /* -1: not a server */
+  int fd;           /* for CHILD_FD; -1: none */
+  int sock;         /* for confine_enter */
+  char **env;       /* NULL: this process's */
+  char *pid_digits; /* in env: its process id */
   pid_t parent;
 };
 
@@ -127,13 +127,12 @@ enter_confinement (const struct child *child, struct setup *s)
 
 /* Only async-signal-safe calls, because other threads may hold any lock. */
 static void __attribute__ ((noreturn))
-run_child (const struct child *child, const char *const argv[],
-           struct setup *s)
+run_child (const struct child *child, const char *const argv[], struct setup *s)
 {
   setpgid (0, 0);
   prctl (PR_SET_PDEATHSIG, SIGTERM);
   if (getppid () != s->parent)
-    _exit (1);                  /* the parent died before the prctl */
+    _exit (1); /* the parent died before the prctl */
   dup2 (s->infd != -1 ? s->infd : open ("/dev/null", O_RDONLY), STDIN_FILENO);
   dup2 (child->outfd, STDOUT_FILENO);
   dup2 (child->errfd, STDERR_FILENO);
@@ -178,7 +177,7 @@ start (struct child *child, const char *const argv[], struct confine *confine,
   if (child->pid == -1)
     child->pid = 0;
   else if (confine != NULL) {
-    close (socks[1]);           /* so that guard_start sees its end */
+    close (socks[1]); /* so that guard_start sees its end */
     socks[1] = -1;
     child->guard = guard_start (confine, socks[0], argv[0]);
   }
@@ -232,8 +231,8 @@ make_sockets (int *listenfd, int *fd)
   char dir[sizeof addr.sun_path - 8];
   int r = -1, err;
 
-  if (tmp == NULL || snprintf (dir, sizeof dir, "%s/nbdedup.XXXXXX", tmp) >=
-      (int) sizeof dir)
+  if (tmp == NULL ||
+      snprintf (dir, sizeof dir, "%s/nbdedup.XXXXXX", tmp) >= (int) sizeof dir)
     strcpy (dir, "/tmp/nbdedup.XXXXXX");
   if (mkdtemp (dir) == NULL)
     return image_fail ("%s: %s", dir, strerror (errno));
@@ -263,7 +262,7 @@ child_start_server (struct child *child, const char *const argv[],
   if (r == 0)
     r = start (child, argv, confine, &s);
   if (s.listenfd != -1)
-    close (s.listenfd);         /* else the end of the child is not seen */
+    close (s.listenfd); /* else the end of the child is not seen */
   if (r == -1 && connected != -1)
     close (connected);
   return r == -1 ? -1 : connected;
@@ -322,7 +321,8 @@ static const char *
 without_prefix (const struct child *child, const char *text)
 {
   static const char *const prefixes[] = {
-    "Failed to blk_new_open '", "Could not open '",
+    "Failed to blk_new_open '",
+    "Could not open '",
   };
   const size_t len = strlen (child->program);
   const char *end;
@@ -342,11 +342,11 @@ without_prefix (const struct child *child, const char *text)
 static const char *
 advice (const char *program)
 {
-  return strcmp (program, "gnuplot") == 0 ?
-    "install gnuplot (Debian's gnuplot-nox)" :
-    strstr (program, "nbdedup-files") != NULL ?
-    "build and install it, with The Sleuth Kit's library" :
-    "install qemu-utils, or use raw images";
+  return strcmp (program, "gnuplot") == 0
+    ? "install gnuplot (Debian's gnuplot-nox)"
+    : strstr (program, "nbdedup-files") != NULL
+    ? "build and install it, with The Sleuth Kit's library"
+    : "install qemu-utils, or use raw images";
 }
 
 bool
@@ -367,7 +367,8 @@ child_fail_overrun (const struct child *child, const char *name)
 {
   return image_fail ("%s: kept %s busy for more than %" PRIu64 " s, so it is "
                      "damaged or malicious: convert it to raw on another "
-                     "machine", name, child->program,
+                     "machine",
+                     name, child->program,
                      confine_cpu_seconds (child->confine));
 }
 
@@ -405,7 +406,8 @@ child_fail (struct child *child, const char *name)
     /* QEMU's text is only about its locks: replace it. */
     if (strstr (why, "Failed to get shared \"write\" lock") != NULL)
       image_fail ("%s: is in use by another process: shut down the guest, or "
-                  "stop the process that has it open", name);
+                  "stop the process that has it open",
+                  name);
     else
       image_fail ("%s: %s", name, why);
   }

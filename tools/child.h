@@ -17,13 +17,13 @@
 struct confine;
 
 struct child {
-  const char *program;          /* not owned; argv[0] */
-  pid_t pid;                    /* 0: waited for; then ... */
-  int status;                   /* ... its status, as from wait */
-  int pidfd;                    /* owned; -1: this kernel has none */
-  int outfd, errfd;             /* owned; its output */
-  struct confine *confine;      /* not owned; NULL: it is not confined */
-  struct guard *guard;          /* owned */
+  const char *program;     /* not owned; argv[0] */
+  pid_t pid;               /* 0: waited for; then ... */
+  int status;              /* ... its status, as from wait */
+  int pidfd;               /* owned; -1: this kernel has none */
+  int outfd, errfd;        /* owned; its output */
+  struct confine *confine; /* not owned; NULL: it is not confined */
+  struct guard *guard;     /* owned */
 };
 
 /* Start a program, with 'len' bytes of 'input' on its standard input.  -1:

@@ -33,12 +33,11 @@ bench_one (json_t *results, const char *name, const char *kind)
 
       if (nbdedup_bench (name, len, random_data, &ns, &ns_decompress) == -1)
         return fail ("bench: %s", nbdedup_error ());
-      row = json_pack ("{s:s, s:s, s:I, s:s, s:f}", "name", name,
-                       "kind", kind, "block_size", (json_int_t) len,
-                       "data", random_data ? "random" : "zero", "ns", ns);
+      row = json_pack ("{s:s, s:s, s:I, s:s, s:f}", "name", name, "kind", kind,
+                       "block_size", (json_int_t) len, "data",
+                       random_data ? "random" : "zero", "ns", ns);
       if (codec)
-        json_object_set_new (row, "ns_decompress",
-                             json_real (ns_decompress));
+        json_object_set_new (row, "ns_decompress", json_real (ns_decompress));
       json_array_append_new (results, row);
     }
   return EXIT_SUCCESS;
@@ -81,11 +80,14 @@ print_table (const json_t *results)
         continue;
       table_add (table, "%s", json_text (row, "name"));
       table_add (table, "%s", json_text (row, "data"));
-      table_add (table, "%s", strcmp (json_text (row, "kind"), "hash") == 0 ?
-                 "hash" : k == 0 ? "compress" : "expand");
+      table_add (table, "%s",
+                 strcmp (json_text (row, "kind"), "hash") == 0 ? "hash"
+                   : k == 0                                    ? "compress"
+                                                               : "expand");
       for (i = first; i < end; ++i)
-        table_add (table, "%.0f", json_number_value (
-          json_object_get (json_array_get (results, i), keys[k])));
+        table_add (table, "%.0f",
+                   json_number_value (
+                     json_object_get (json_array_get (results, i), keys[k])));
     }
     first = end;
   }
@@ -101,7 +103,8 @@ cmd_bench (int argc, char **argv, const char *pool)
   options_parse (&opts, argc, argv, NULL, NULL, "",
                  "Time the hashes and codecs on this machine: nanoseconds for "
                  "a block of 1 KiB to 1 MiB of zeroes and of random data. "
-                 "Needs no pool.", OPTIONS_JSON);
+                 "Needs no pool.",
+                 OPTIONS_JSON);
   if (bench_all (results, nbdedup_hash_names (), "hash") != EXIT_SUCCESS ||
       bench_all (results, nbdedup_codec_names (), "codec") != EXIT_SUCCESS)
     return EXIT_FAILURE;

@@ -37,15 +37,16 @@ print_repairs (const json_t *result)
   json_array_foreach (json_object_get (result, "repairs"), i, repair)
     printf ("%s: %s\n", json_text (repair, "problem"),
             json_is_true (json_object_get (repair, "repaired"))
-            ? "repaired" : "not repaired");
+              ? "repaired"
+              : "not repaired");
   json_array_foreach (json_object_get (result, "lost"), i, place)
     printf ("%s: %" PRIu64 " bytes at offset %" PRIu64 " are lost\n",
             json_text (place, "name"), json_size (place, "length"),
             json_size (place, "offset"));
   if (lost > 0)
     printf ("The content of %" PRIu64 " block%s is lost: \"nbdedup scrub\" "
-            "lists %s, and writing %s again heals %s\n", lost,
-            lost == 1 ? "" : "s", lost == 1 ? "it" : "them",
+            "lists %s, and writing %s again heals %s\n",
+            lost, lost == 1 ? "" : "s", lost == 1 ? "it" : "them",
             lost == 1 ? "it" : "them", lost == 1 ? "it" : "them");
 }
 
@@ -56,7 +57,8 @@ print_checked (const json_t *result)
 
   printf ("No errors: %" PRIu64 " layers of volumes and snapshots, %" PRIu64
           " references, %" PRIu64 " records, %" PRIu64 " entries of the hash "
-          "index\n", json_size (c, "layers"), json_size (c, "references"),
+          "index\n",
+          json_size (c, "layers"), json_size (c, "references"),
           json_size (c, "records"), json_size (c, "index_entries"));
 }
 
@@ -74,10 +76,11 @@ cmd_check (int argc, char **argv, const char *pool)
                  "figure. Exits 1 if there are errors, and prints them.",
                  OPTIONS_READS | OPTIONS_JSON | OPTIONS_PROGRESS);
   if (opts.repair && opts.read_only != NBDEDUP_READ_ONLY_OFF)
-    usage_error (&opts, "--repair changes the pool: it cannot be used with "
+    usage_error (&opts,
+                 "--repair changes the pool: it cannot be used with "
                  "--read-only");
-  result = run (&opts, opts.repair ? pack_args (&opts, "{s:b}", "repair", 1)
-                : NULL);
+  result = run (&opts,
+                opts.repair ? pack_args (&opts, "{s:b}", "repair", 1) : NULL);
   if (result == NULL)
     return EXIT_FAILURE;
   if (opts.json)
@@ -94,8 +97,10 @@ cmd_check (int argc, char **argv, const char *pool)
   json_decref (result);
   if (errors > 0)
     return fail ("check: %s: %" PRIu64 " error%s %s%s", opts.pool, errors,
-                 errors == 1 ? "" : "s", opts.repair ? "could not be repaired"
-                 : "found", try_offline ? " while a server has the pool: stop "
-                 "it, and repair again" : "");
+                 errors == 1 ? "" : "s",
+                 opts.repair ? "could not be repaired" : "found",
+                 try_offline ? " while a server has the pool: stop "
+                               "it, and repair again"
+                             : "");
   return EXIT_SUCCESS;
 }

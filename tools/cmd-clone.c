@@ -20,7 +20,7 @@ static const struct argp_option options[] = {
 };
 
 struct clone_options {
-  struct options common;        /* first: parsers get a pointer to it */
+  struct options common; /* first: parsers get a pointer to it */
   uint64_t count, start;
   bool has_count, has_start;
 };
@@ -66,13 +66,13 @@ cmd_clone (int argc, char **argv, const char *pool)
                  "Make volume NEW with the content of snapshot NAME@SNAP, at "
                  "once, whatever its size. The clone shares all blocks that "
                  "it does not change. With --count, print the names of the "
-                 "new volumes.", OPTIONS_POOL | OPTIONS_JSON);
+                 "new volumes.",
+                 OPTIONS_POOL | OPTIONS_JSON);
   check_snapshot_name (&opts.common, opts.common.args[0]);
   if (opts.has_start && !opts.has_count)
     usage_error (&opts.common, "--start needs --count");
 
-  args = pack_args (&opts.common, "{s:s, s:s}",
-                    "snapshot", opts.common.args[0],
+  args = pack_args (&opts.common, "{s:s, s:s}", "snapshot", opts.common.args[0],
                     "name", opts.common.args[1]);
   if (opts.has_count)
     json_object_set_new (args, "count", json_integer (opts.count));

@@ -8,7 +8,7 @@
 static const struct argp_option options[] = { VOLUME_OPTIONS, { 0 } };
 
 struct create_options {
-  struct options common;        /* first: parsers get a pointer to it */
+  struct options common; /* first: parsers get a pointer to it */
   struct volume_options volume;
 };
 
@@ -32,7 +32,8 @@ cmd_create (int argc, char **argv, const char *pool)
 
   options_parse (&opts.common, argc, argv, options, parse, "NAME SIZE",
                  "Make an empty volume of SIZE bytes, such as 512M, 1.5G or "
-                 "2TiB (powers of 1024).", OPTIONS_POOL);
+                 "2TiB (powers of 1024).",
+                 OPTIONS_POOL);
   why = parse_size (opts.common.args[1], &size);
   if (why != NULL)
     usage_error (&opts.common, "size '%s': %s", opts.common.args[1], why);

@@ -18,7 +18,8 @@ static const struct argp_option options[] = {
   { "recursive", 'r', NULL, 0, "Also destroy the volume's snapshots", 0 },
   { "force", KEY_FORCE, NULL, 0,
     "Also if it is in use (its clients get errors) or has clones (they "
-    "stay)", 0 },
+    "stay)",
+    0 },
   { "wait", KEY_WAIT, NULL, 0, "Wait until its space is free", 0 },
   { "dry-run", KEY_DRY_RUN, NULL, 0,
     "Only print what would be destroyed and freed", 0 },
@@ -26,7 +27,7 @@ static const struct argp_option options[] = {
 };
 
 struct destroy_options {
-  struct options common;        /* first: parsers get a pointer to it */
+  struct options common; /* first: parsers get a pointer to it */
   bool recursive, force, wait, dry_run;
 };
 
@@ -80,8 +81,8 @@ cmd_destroy (int argc, char **argv, const char *pool)
   unsigned i;
   int r = EXIT_FAILURE;
 
-  opts.common.list = check_memory (calloc ((size_t) argc,
-                                           sizeof *opts.common.list));
+  opts.common.list = check_memory (
+    calloc ((size_t) argc, sizeof *opts.common.list));
   options_parse (&opts.common, argc, argv, options, parse,
                  "NAME...\nNAME@SNAP...",
                  "Destroy volumes or snapshots: all that are named, or none. "
@@ -91,13 +92,13 @@ cmd_destroy (int argc, char **argv, const char *pool)
   interrupt_catch ();
   names = json_array ();
   for (i = 0; i < opts.common.nr_args; ++i)
-    json_array_append_new (names, pack_args (&opts.common, "s",
-                                             opts.common.list[i]));
+    json_array_append_new (names,
+                           pack_args (&opts.common, "s", opts.common.list[i]));
   result = run (&opts.common,
-                pack_args (&opts.common, "{s:o, s:b, s:b, s:b, s:b}",
-                           "names", names, "recursive", opts.recursive,
-                           "force", opts.force, "wait", opts.wait,
-                           "dry-run", opts.dry_run));
+                pack_args (&opts.common, "{s:o, s:b, s:b, s:b, s:b}", "names",
+                           names, "recursive", opts.recursive, "force",
+                           opts.force, "wait", opts.wait, "dry-run",
+                           opts.dry_run));
   if (result != NULL) {
     if (opts.common.json)
       print_json (result);

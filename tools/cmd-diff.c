@@ -24,8 +24,9 @@ print_diff (const json_t *extents)
   json_array_foreach (extents, i, extent) {
     table_add (table, "%" PRIu64, json_size (extent, "offset"));
     table_add (table, "%" PRIu64, json_size (extent, "length"));
-    table_add (table, json_is_true (json_object_get (extent, "zero")) ?
-               "zero" : "data");
+    table_add (table,
+               json_is_true (json_object_get (extent, "zero")) ? "zero"
+                                                               : "data");
   }
   table_print (table);
 }
@@ -43,8 +44,9 @@ cmd_diff (int argc, char **argv, const char *pool)
                  OPTIONS_READS | OPTIONS_JSON | OPTIONS_PROGRESS);
   check_snapshot_name (&opts, opts.args[0]);
   check_snapshot_name (&opts, opts.args[1]);
-  result = run (&opts, pack_args (&opts, "{s:s, s:s}", "from", opts.args[0],
-                                  "to", opts.args[1]));
+  result = run (&opts,
+                pack_args (&opts, "{s:s, s:s}", "from", opts.args[0], "to",
+                           opts.args[1]));
   if (result == NULL)
     return EXIT_FAILURE;
   extents = json_object_get (result, "extents");

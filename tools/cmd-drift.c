@@ -32,8 +32,10 @@ enum {
 static const struct argp_option options[] = {
   { "history", KEY_HISTORY, NULL, 0,
     "Show the recorded samples instead of the present", 0 },
-  { "record", KEY_RECORD, NULL, 0, "Record the present figures as a "
-                                   "sample", 0 },
+  { "record", KEY_RECORD, NULL, 0,
+    "Record the present figures as a "
+    "sample",
+    0 },
   { "files", KEY_FILES, NULL, 0,
     "Also show which files, and what else, the diverged data belongs to", 0 },
   { "advise", KEY_ADVISE, NULL, 0,
@@ -44,7 +46,8 @@ static const struct argp_option options[] = {
   { "csv", KEY_CSV, NULL, 0, "Print a table for spreadsheets", 0 },
   { "html", KEY_HTML, "FILE", 0,
     "Write a page with charts of the history, with --files also the causes, "
-    "with --advise also what to do, to FILE ('-': stdout)", 0 },
+    "with --advise also what to do, to FILE ('-': stdout)",
+    0 },
   { "svg", KEY_SVG, "FILE", 0,
     "Write charts of the history to FILE ('-': stdout)", 0 },
   { "memory", KEY_MEMORY, "SIZE", 0, "Memory for the comparison", 0 },
@@ -58,12 +61,12 @@ static const struct argp_option options[] = {
 };
 
 struct drift_options {
-  struct options common;        /* first: parsers get a pointer to it */
+  struct options common; /* first: parsers get a pointer to it */
   bool history, record, csv, forecast, alert, files, advise;
-  double ratio_below;           /* 0: the pool's property */
+  double ratio_below; /* 0: the pool's property */
   const char *html, *svg;
-  uint64_t memory;              /* 0: the engine's default */
-  json_t *names;                /* --if-destroyed; NULL: not given */
+  uint64_t memory; /* 0: the engine's default */
+  json_t *names;   /* --if-destroyed; NULL: not given */
 };
 
 /* What follows the name of a destroyed snapshot in all output, and may follow
@@ -105,7 +108,8 @@ parse_names (struct drift_options *opts, const char *arg,
              struct argp_state *state)
 {
   if (*arg == '-')
-    usage_error (&opts->common, "--if-destroyed needs the names of volumes "
+    usage_error (&opts->common,
+                 "--if-destroyed needs the names of volumes "
                  "or snapshots");
   if (opts->names == NULL)
     opts->names = json_array ();
@@ -131,8 +135,10 @@ parse_ratio (const struct drift_options *opts, const char *arg)
   const double ratio = strtod (arg, NULL);
 
   if (arg[digits] != '\0' || (point && strchr (point + 1, '.')) || ratio <= 1)
-    usage_error (&opts->common, "--ratio-below '%s': must be a number above 1, "
-                 "such as 2 or 1.5", arg);
+    usage_error (&opts->common,
+                 "--ratio-below '%s': must be a number above 1, "
+                 "such as 2 or 1.5",
+                 arg);
   return ratio;
 }
 
@@ -205,8 +211,7 @@ makes_files (const struct drift_options *opts)
 static bool
 prints (const struct drift_options *opts)
 {
-  return !makes_files (opts) || opts->history || opts->common.json ||
-    opts->csv;
+  return !makes_files (opts) || opts->history || opts->common.json || opts->csv;
 }
 
 /* Must the engine compute the present figures? */
@@ -215,8 +220,7 @@ needs_present (const struct drift_options *opts)
 {
   const bool only_freed = opts->names != NULL && opts->common.nr_args == 0;
 
-  return opts->record || makes_files (opts) ||
-    (!opts->history && !only_freed);
+  return opts->record || makes_files (opts) || (!opts->history && !only_freed);
 }
 
 /* Must the command look into the clones' file systems? */
@@ -233,7 +237,8 @@ check_alert (const struct drift_options *opts)
   if (opts->history || opts->record || opts->csv || opts->forecast ||
       looks_inside (opts) || opts->ratio_below > 0 || opts->names != NULL ||
       opts->memory > 0 || makes_files (opts))
-    usage_error (&opts->common, "--alert can be used only with the name of a "
+    usage_error (&opts->common,
+                 "--alert can be used only with the name of a "
                  "golden image and --json");
 }
 
@@ -245,8 +250,10 @@ check_options (const struct drift_options *opts)
   const char *at = name == NULL ? NULL : strchr (name, '@');
 
   if (name != NULL && at == NULL)
-    usage_error (common, "'%s' is not a golden image: give a snapshot, as in "
-                 "%s@v1, or no name for all golden images", name, name);
+    usage_error (common,
+                 "'%s' is not a golden image: give a snapshot, as in "
+                 "%s@v1, or no name for all golden images",
+                 name, name);
   if (name != NULL) {
     check_snapshot_name (common, name);
     check_name (common, name);
@@ -254,27 +261,33 @@ check_options (const struct drift_options *opts)
   if (opts->alert)
     check_alert (opts);
   if ((opts->forecast || opts->ratio_below > 0) && !needs_present (opts))
-    usage_error (common, "--forecast and --ratio-below are of the present "
+    usage_error (common,
+                 "--forecast and --ratio-below are of the present "
                  "figures: they cannot be used with only --%s",
                  opts->history ? "history" : "if-destroyed");
   if (opts->forecast && (opts->csv || opts->history))
     usage_error (common, "--forecast cannot be used with --csv or --history");
   if (common->json && opts->csv)
     usage_error (common, "--json or --csv, not both");
-  if (looks_inside (opts) && (opts->history || opts->record || opts->csv ||
-                              opts->names != NULL || opts->svg != NULL))
-    usage_error (common, "--%s cannot be used with --history, --record, "
+  if (looks_inside (opts) &&
+      (opts->history || opts->record || opts->csv || opts->names != NULL ||
+       opts->svg != NULL))
+    usage_error (common,
+                 "--%s cannot be used with --history, --record, "
                  "--csv, --if-destroyed or --svg",
                  opts->files ? "files" : "advise");
   if (looks_inside (opts) && (opts->forecast || opts->ratio_below > 0))
-    usage_error (common, "--%s cannot be used with --forecast or "
-                 "--ratio-below", opts->files ? "files" : "advise");
-  if (opts->names != NULL &&
-      (opts->history || opts->csv || makes_files (opts)))
-    usage_error (common, "--if-destroyed cannot be used with --history, --csv, "
+    usage_error (common,
+                 "--%s cannot be used with --forecast or "
+                 "--ratio-below",
+                 opts->files ? "files" : "advise");
+  if (opts->names != NULL && (opts->history || opts->csv || makes_files (opts)))
+    usage_error (common,
+                 "--if-destroyed cannot be used with --history, --csv, "
                  "--html or --svg");
   if (opts->names != NULL && opts->record && name == NULL)
-    usage_error (common, "--if-destroyed with --record needs the name of a "
+    usage_error (common,
+                 "--if-destroyed with --record needs the name of a "
                  "golden image");
   if ((is_stdout (opts->html) || is_stdout (opts->svg)) && prints (opts))
     usage_error (common, "only one report can go to standard output");
@@ -282,7 +295,8 @@ check_options (const struct drift_options *opts)
       strcmp (opts->html, opts->svg) == 0)
     usage_error (common, "--html and --svg need different files");
   if (opts->memory > 0 && !needs_present (opts) && opts->names == NULL)
-    usage_error (common, "--memory cannot be used with --history, which only "
+    usage_error (common,
+                 "--memory cannot be used with --history, which only "
                  "reads samples");
 }
 
@@ -317,9 +331,9 @@ get_files (const struct drift_options *opts, struct results *results)
   const bool has_page = opts->html != NULL;
   json_t *forecasts;
 
-  results->present = drift_files_ask (
-    common, golden, opts->memory, (opts->advise ? DRIFT_ADVICE : 0) |
-    (has_page ? DRIFT_MAPS : 0));
+  results->present = drift_files_ask (common, golden, opts->memory,
+                                      (opts->advise ? DRIFT_ADVICE : 0) |
+                                        (has_page ? DRIFT_MAPS : 0));
   if (results->present == NULL)
     return -1;
   if (!has_page)
@@ -349,8 +363,8 @@ get_results (const struct drift_options *opts, struct results *results)
       (results->history = drift_ask_history (common, golden)) == NULL)
     return -1;
   if (opts->names != NULL &&
-      (results->freed = drift_ask_freed (common, opts->names,
-                                         opts->memory)) == NULL)
+      (results->freed = drift_ask_freed (common, opts->names, opts->memory)) ==
+        NULL)
     return -1;
   return 0;
 }
@@ -391,22 +405,20 @@ drop_extras (json_t *answer)
 }
 
 static void
-print_machine (const struct drift_options *opts,
-               const struct results *results)
+print_machine (const struct drift_options *opts, const struct results *results)
 {
-  json_t *document =
-    json_incref (opts->history ? results->history : results->present);
+  json_t *document = json_incref (opts->history ? results->history
+                                                : results->present);
   json_t *documents;
 
   if (opts->history)
     json_object_set_new (document, "samples",
-                         drift_by_time (json_object_get (document,
-                                                         "samples")));
+                         drift_by_time (json_object_get (document, "samples")));
 
   if (opts->csv) {
-    documents = opts->history ?
-      json_incref (json_object_get (document, "samples")) :
-      drift_documents (document);
+    documents = opts->history
+      ? json_incref (json_object_get (document, "samples"))
+      : drift_documents (document);
     drift_print_csv (documents);
     json_decref (documents);
   }

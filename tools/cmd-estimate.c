@@ -42,48 +42,52 @@ static const struct argp_option options[] = {
     "The images' format, as for import; default: by name and first bytes", 0 },
   { "block-size", KEY_BLOCK_SIZE, "SIZE[,SIZE...]", 0,
     "Block sizes to compare, 4K to 1M; default: 4K,8K,16K,32K,64K,128K, "
-    "those not below the sector", 0 },
+    "those not below the sector",
+    0 },
   { "sector", KEY_SECTOR, "SIZE", 0,
     "The pool's sector, 512 to 8K; default: 512", 0 },
   { "compress", KEY_COMPRESS, "NAME", 0,
     "none, lz4, zstd or zstd-N (N from 1 to 19); default: lz4", 0 },
-  { "exact", KEY_EXACT, NULL, 0,
-    "Compress every distinct block, not a sample", 0 },
+  { "exact", KEY_EXACT, NULL, 0, "Compress every distinct block, not a sample",
+    0 },
   { "memory", KEY_MEMORY, "SIZE", 0,
     "Memory for the contents found so far; what does not fit is sampled; "
-    "default: 1G", 0 },
+    "default: 1G",
+    0 },
   { "allow-backing", KEY_ALLOW_BACKING, NULL, 0,
     "Also read the files on this machine that the images refer to", 0 },
   { "golden", KEY_GOLDEN, "FILE", 0,
     "Also report how far the images have diverged from this one, as drift "
-    "does for clones", 0 },
+    "does for clones",
+    0 },
   { "history", KEY_HISTORY, NULL, 0,
     "With --golden: the images are copies of several dates; their names, or "
-    "else their modification times, tell which", 0 },
+    "else their modification times, tell which",
+    0 },
   { 0 }
 };
 
 struct source {
-  const char *file;             /* not owned */
-  char *name;                   /* owned; in a history without its date */
-  int64_t time;                 /* of its sample */
-  struct image *image;          /* owned; NULL: to be opened again */
+  const char *file;    /* not owned */
+  char *name;          /* owned; in a history without its date */
+  int64_t time;        /* of its sample */
+  struct image *image; /* owned; NULL: to be opened again */
   uint64_t size;
 };
 
 struct estimate {
-  struct options common;        /* first: parsers get a pointer to it */
+  struct options common; /* first: parsers get a pointer to it */
   const char *format;
   bool allow_backing;
-  const char *golden;           /* sources[0]; NULL: no classes */
+  const char *golden; /* sources[0]; NULL: no classes */
   bool history;
-  bool has_sizes;               /* --block-size */
+  bool has_sizes; /* --block-size */
   uint32_t sizes[SIZES_MAX];
   struct nbdedup_estimate_settings settings;
 
-  struct nbdedup_estimate *engine;      /* owned */
-  struct source *sources;               /* owned */
-  unsigned nr_sources;                  /* common.nr_args, and the golden */
+  struct nbdedup_estimate *engine; /* owned */
+  struct source *sources;          /* owned */
+  unsigned nr_sources;             /* common.nr_args, and the golden */
   struct progress progress;
 };
 
@@ -112,8 +116,9 @@ parse_sizes (struct estimate *es, struct argp_state *state, const char *arg)
   while ((word = strsep (&rest, ",")) != NULL) {
     if (es->settings.nr_block_sizes == SIZES_MAX)
       usage_error (&es->common, "more than %d block sizes", SIZES_MAX);
-    es->sizes[es->settings.nr_block_sizes++] =
-      parse_size_32 (state, "block size", word);
+    es->sizes[es->settings.nr_block_sizes++] = parse_size_32 (state,
+                                                              "block size",
+                                                              word);
   }
   free (copy);
 }
@@ -183,7 +188,8 @@ open_source (struct estimate *es, struct source *s, bool first)
   is_qemu |= detected != NULL;
   if (first && detected != NULL)
     note ("estimate: %s: is read as %s; --format raw reads its bytes as they "
-          "are", s->file, detected);
+          "are",
+          s->file, detected);
   free (detected);
   if (s->image->is_stream)
     return 0;
@@ -224,7 +230,7 @@ read_source (struct estimate *es, struct source *s, struct image *sink)
     r = -1;
   }
   else {
-    s->size = s->image->size;   /* of a stream it is known only now */
+    s->size = s->image->size; /* of a stream it is known only now */
     r = nbdedup_estimate_image (es->engine, s->size);
     if (r == -1)
       fail ("estimate: %s", nbdedup_error ());
@@ -245,7 +251,7 @@ read_sources (struct estimate *es)
 
   for (i = 0; i < es->nr_sources; ++i) {
     total += es->sources[i].size;
-    known &= es->sources[i].size > 0;   /* 0: a stream */
+    known &= es->sources[i].size > 0; /* 0: a stream */
   }
   progress_start (&es->progress, "estimate", PROGRESS_BYTES,
                   es->common.progress);
@@ -285,8 +291,8 @@ compare (struct estimate *es, json_t *result)
   json_array_foreach (result, i, row) {
     if (es->history)
       continue;
-    json_object_set (row, "drift", json_array_get
-                     (json_object_get (row, "samples"), 0));
+    json_object_set (row, "drift",
+                     json_array_get (json_object_get (row, "samples"), 0));
     json_object_del (row, "samples");
   }
   return 0;
@@ -340,8 +346,10 @@ date_source (struct estimate *es, struct source *s)
   if (dated_name (s->file, &s->name, &s->time))
     return;
   if (stat (s->file, &st) == -1 || !S_ISREG (st.st_mode))
-    usage_error (&es->common, "--history: %s: has no date in its name, and "
-                 "is no file: name it like web-2026-10-01.raw", s->file);
+    usage_error (&es->common,
+                 "--history: %s: has no date in its name, and "
+                 "is no file: name it like web-2026-10-01.raw",
+                 s->file);
   s->name = copy_string (s->file);
   s->time = st.st_mtime;
 }
@@ -356,12 +364,14 @@ name_sources (struct estimate *es)
 
   if (es->history && es->golden == NULL)
     usage_error (&es->common, "--history needs --golden");
-  es->sources = check_memory (calloc (es->common.nr_args + 1,
-                                      sizeof es->sources[0]));
+  es->sources = check_memory (
+    calloc (es->common.nr_args + 1, sizeof es->sources[0]));
   s = es->sources;
   if (es->golden) {
     *s++ = (struct source) {
-      .file = es->golden, .name = copy_string (es->golden), .time = now,
+      .file = es->golden,
+      .name = copy_string (es->golden),
+      .time = now,
     };
     es->settings.compare_directory = getenv ("TMPDIR") ?: "/var/tmp";
   }

@@ -19,12 +19,14 @@ enum {
 static const struct argp_option options[] = {
   { "format", KEY_FORMAT, "FORMAT", 0,
     "The image's format: raw, qcow2, vmdk, vdi, vhdx, vpc (or vhd), or another "
-    "that QEMU writes; default: by FILE's suffix, else raw", 0 },
+    "that QEMU writes; default: by FILE's suffix, else raw",
+    0 },
   { 0 }
 };
 
-struct export {
-  struct options common;        /* first: parsers get a pointer to it */
+struct export
+{
+  struct options common; /* first: parsers get a pointer to it */
   const char *format;
 
   struct nbdedup_client *client;
@@ -113,7 +115,7 @@ cmd_export (int argc, char **argv, const char *pool)
                                           NBDEDUP_VOLUME_READONLY);
   if (ex.remote != NULL)
     r = export_to (&ex, name, ex.common.args[1]);
-  else if (errno == EINVAL)     /* of a name that no pool has */
+  else if (errno == EINVAL) /* of a name that no pool has */
     misuse = copy_string (nbdedup_error ());
   else
     fail_engine ();

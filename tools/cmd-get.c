@@ -39,14 +39,14 @@ cmd_get (int argc, char **argv, const char *pool)
   struct options opts = { .pool = pool, .min_args = 1, .max_args = 2 };
   json_t *result;
 
-  options_parse (&opts, argc, argv, NULL, NULL, "PROPERTY|all [NAME]",
-                 "Show a property's value, or all properties, of volume NAME, "
-                 "or of the pool. Sizes are bytes, as 'set' takes them."
-                 PROPERTIES_DOC,
-                 OPTIONS_READS | OPTIONS_JSON);
-  result = run (&opts, pack_args (&opts, "{s:s, s:s*}",
-                                  "property", opts.args[0],
-                                  "name", opts.args[1]));
+  options_parse (
+    &opts, argc, argv, NULL, NULL, "PROPERTY|all [NAME]",
+    "Show a property's value, or all properties, of volume NAME, "
+    "or of the pool. Sizes are bytes, as 'set' takes them." PROPERTIES_DOC,
+    OPTIONS_READS | OPTIONS_JSON);
+  result = run (&opts,
+                pack_args (&opts, "{s:s, s:s*}", "property", opts.args[0],
+                           "name", opts.args[1]));
   if (result == NULL)
     return EXIT_FAILURE;
   if (opts.json)

@@ -40,12 +40,12 @@ print_as_json (json_t *result)
 
   json_array_foreach (json_object_get (result, "history"), i, event) {
     json_object_set_new (event, "time",
-                         check_memory (utc_time ((time_t) json_size (event,
-                                                                     "time"))));
+                         check_memory (
+                           utc_time ((time_t) json_size (event, "time"))));
     if (json_object_get (event, "begun"))
       json_object_set_new (event, "begun",
-                           check_memory (utc_time ((time_t) json_size
-                                                   (event, "begun"))));
+                           check_memory (
+                             utc_time ((time_t) json_size (event, "begun"))));
   }
   print_json (result);
 }
@@ -70,8 +70,7 @@ add_event (struct table *table, json_t *event)
   CLEANUP_FREE char *fields = NULL;
   char buf[64];
 
-  table_add (table, "%s", local_time ((time_t) json_size (event, "time"),
-                                      buf));
+  table_add (table, "%s", local_time ((time_t) json_size (event, "time"), buf));
   if (uid && !json_object_get (event, "by"))
     table_add (table, "%" JSON_INTEGER_FORMAT, json_integer_value (uid));
   else

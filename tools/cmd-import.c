@@ -43,13 +43,14 @@ enum {
 #define NAME_LEN_MAX 255
 #define TEMP_SUFFIX ".importing-"
 #define TEMP_DIGITS 8
-#define TEMP_NAME_LEN \
+#define TEMP_NAME_LEN                                                          \
   ((int) (NAME_LEN_MAX - strlen (TEMP_SUFFIX) - TEMP_DIGITS))
 
 static const struct argp_option options[] = {
   { "format", KEY_FORMAT, "FORMAT", 0,
     "The image's format: raw, qcow2, vmdk, vdi, vhdx, vpc (or vhd), or "
-    "another that QEMU reads; default: by its name and first bytes", 0 },
+    "another that QEMU reads; default: by its name and first bytes",
+    0 },
   VOLUME_OPTIONS,
   { "allow-backing", KEY_ALLOW_BACKING, NULL, 0,
     "Also read the files on this machine that the image refers to", 0 },
@@ -57,19 +58,19 @@ static const struct argp_option options[] = {
 };
 
 struct import {
-  struct options common;        /* first: parsers get a pointer to it */
+  struct options common; /* first: parsers get a pointer to it */
   const char *format;
   struct volume_options volume;
   bool allow_backing;
 
   const char *name;
-  char temp[NAME_LEN_MAX + 1];  /* the volume's name until it is complete */
+  char temp[NAME_LEN_MAX + 1]; /* the volume's name until it is complete */
   struct image *source;
   struct nbdedup_client *client;
-  struct nbdedup_handle *remote;        /* NULL: the volume is not open */
-  char *misuse;                 /* owned; an option with an invalid value */
+  struct nbdedup_handle *remote; /* NULL: the volume is not open */
+  char *misuse;                  /* owned; an option with an invalid value */
   struct progress progress;
-  uint64_t size;                /* the volume's present size */
+  uint64_t size; /* the volume's present size */
 };
 
 static error_t
@@ -189,8 +190,8 @@ static int
 resize_volume (struct import *im, uint64_t size)
 {
   if (call (im, "resize",
-            pack_args (&im->common, "{s:s, s:I, s:b}", "name", im->temp,
-                       "size", (json_int_t) size, "shrink", 1)) == -1)
+            pack_args (&im->common, "{s:s, s:I, s:b}", "name", im->temp, "size",
+                       (json_int_t) size, "shrink", 1)) == -1)
     return fail_engine ();
   im->size = size;
   return 0;
@@ -222,7 +223,8 @@ destroy_volume (struct import *im)
   json_decref (args);
   if (r == -1 && errno != ENOENT)
     fail ("import: cannot destroy the incomplete volume '%s': %s: destroy it "
-          "by hand", im->temp, nbdedup_error ());
+          "by hand",
+          im->temp, nbdedup_error ());
 }
 
 /*----------------------------------------------------------------------
@@ -273,7 +275,7 @@ copy_stream (struct import *im)
   exact = (im->source->size + SIZE_UNIT - 1) / SIZE_UNIT * SIZE_UNIT;
   if (exact == im->size)
     return 0;
-  close_volume (im);            /* the resize below shrinks it */
+  close_volume (im); /* the resize below shrinks it */
   return resize_volume (im, exact);
 }
 
@@ -283,8 +285,7 @@ copy (struct import *im)
   uint64_t offset = 0;
   int r;
 
-  progress_start (&im->progress, "import", PROGRESS_BYTES,
-                  im->common.progress);
+  progress_start (&im->progress, "import", PROGRESS_BYTES, im->common.progress);
   r = im->source->is_stream ? copy_stream (im)
                             : copy_volume (im, &offset, NULL);
   progress_end (&im->progress);
@@ -296,8 +297,8 @@ static int
 rename_volume (struct import *im)
 {
   if (call (im, "rename",
-            pack_args (&im->common, "{s:s, s:s}", "old", im->temp,
-                       "new", im->name)) == -1)
+            pack_args (&im->common, "{s:s, s:s}", "old", im->temp, "new",
+                       im->name)) == -1)
     return fail_engine ();
   return 0;
 }
@@ -330,7 +331,8 @@ import_source (struct import *im)
   }
   if (im->size != im->source->size)
     note ("import: %s: rounded up with zeroes from %" PRIu64 " to %" PRIu64
-          " bytes", im->name, im->source->size, im->size);
+          " bytes",
+          im->name, im->source->size, im->size);
   return EXIT_SUCCESS;
 }
 

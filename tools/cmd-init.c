@@ -20,18 +20,20 @@ static const struct argp_option options[] = {
   { "hash", KEY_HASH, "NAME", 0,
     "The hash that finds duplicates: sha256 (default), sha512-256, "
     "blake2b512, blake2s256, blake3 (where built in), gmac (keyed), or auto "
-    "for the fastest on this CPU; fixed from now on", 0 },
+    "for the fastest on this CPU; fixed from now on",
+    0 },
   { "block-size", KEY_BLOCK_SIZE, "SIZE", 0,
     "Default block size of its volumes: 4K to 1M", 0 },
   { "compress", KEY_COMPRESS, "NAME", 0,
     "Default compression of its volumes: none, lz4 (default), zstd or "
-    "zstd-N", 0 },
+    "zstd-N",
+    0 },
   { 0 }
 };
 
 struct init_options {
-  struct options common;        /* first: parsers get a pointer to it */
-  json_t *properties;           /* owned */
+  struct options common; /* first: parsers get a pointer to it */
+  json_t *properties;    /* owned */
 };
 
 static error_t
@@ -73,15 +75,16 @@ static int
 choose_hash (json_t *properties, char why[WHY_MAX])
 {
   const char *hash = json_string_value (json_object_get (properties, "hash"));
-  json_int_t block =
-    json_integer_value (json_object_get (properties, "block-size"));
+  json_int_t block = json_integer_value (
+    json_object_get (properties, "block-size"));
 
   why[0] = 0;
   if (hash == NULL || strcmp (hash, "auto") != 0)
     return EXIT_SUCCESS;
   /* The library refuses a block size that is none. */
   hash = nbdedup_hash_auto (block > 0 && block <= 1 << 20 ? (uint32_t) block
-                            : 0, why, WHY_MAX);
+                                                          : 0,
+                            why, WHY_MAX);
   if (hash == NULL)
     return fail ("init: %s", nbdedup_error ());
   json_object_set_new (properties, "hash", json_string (hash));
@@ -100,7 +103,8 @@ cmd_init (int argc, char **argv, const char *pool)
 
   options_parse (&opts.common, argc, argv, options, parse, "[POOL]",
                  "Make a pool in the directory POOL, which must be empty or "
-                 "not exist yet.", OPTIONS_POOL);
+                 "not exist yet.",
+                 OPTIONS_POOL);
   if (opts.common.nr_args == 1) {
     if (opts.common.pool != pool &&
         strcmp (opts.common.pool, opts.common.args[0]) != 0)

@@ -12,7 +12,7 @@
 
 enum { KEY_TREE = 0x2000 };
 
-#define NAME_LEN_MAX 255        /* of a volume */
+#define NAME_LEN_MAX 255 /* of a volume */
 
 static const struct argp_option options[] = {
   { "tree", KEY_TREE, NULL, 0,
@@ -21,7 +21,7 @@ static const struct argp_option options[] = {
 };
 
 struct list_options {
-  struct options common;        /* first: parsers get a pointer to it */
+  struct options common; /* first: parsers get a pointer to it */
   bool tree;
 };
 
@@ -36,16 +36,16 @@ enum { NR_COLUMNS = sizeof head / sizeof head[0] };
  * while its clones live.
  */
 struct entry {
-  char *name;                   /* owned; "volume", "volume@snapshot" */
-  const json_t *volume;         /* a snapshot's: its own; NULL: destroyed */
-  const json_t *snapshot;       /* NULL: a volume */
-  const char *below;            /* the name of the entry that it is below, or
+  char *name;             /* owned; "volume", "volume@snapshot" */
+  const json_t *volume;   /* a snapshot's: its own; NULL: destroyed */
+  const json_t *snapshot; /* NULL: a volume */
+  const char *below;      /* the name of the entry that it is below, or
                                  * NULL; borrowed */
   struct entry *parent, *child, *next;
 };
 
 struct entries {
-  struct entry *p;              /* owned */
+  struct entry *p; /* owned */
   size_t nr;
 };
 
@@ -95,7 +95,7 @@ compare_entries (const void *a, const void *b)
 static void
 sort_entries (struct entries *list)
 {
-  if (list->nr > 0)             /* if 0, p is NULL */
+  if (list->nr > 0) /* if 0, p is NULL */
     qsort (list->p, list->nr, sizeof *list->p, compare_entries);
 }
 
@@ -171,7 +171,7 @@ link_entries (struct entries *list)
   struct entry *e;
   size_t i;
 
-  for (i = list->nr; i-- > 0; ) {
+  for (i = list->nr; i-- > 0;) {
     e = &list->p[i];
     e->parent = e->below ? find (list, list->nr, e->below) : NULL;
     if (e->parent) {
@@ -274,7 +274,7 @@ print_list (const json_t *result, bool tree)
   for (i = 0; i < list.nr; ++i) {
     depth = 0;
     if (tree && list.p[i].parent)
-      continue;                 /* its line is below that */
+      continue; /* its line is below that */
     for (e = &list.p[i]; e; e = tree ? next_in_tree (e, &depth) : NULL)
       add_line (table, e, depth);
   }

@@ -26,7 +26,7 @@ static const struct argp_option options[] = {
 };
 
 struct prune_options {
-  struct options common;        /* first: parsers get a pointer to it */
+  struct options common; /* first: parsers get a pointer to it */
   bool has_age, has_percent, dry_run;
   uint64_t age, percent;
 };

@@ -17,7 +17,7 @@ static const struct argp_option options[] = {
 };
 
 struct rebase_options {
-  struct options common;        /* first: parsers get a pointer to it */
+  struct options common; /* first: parsers get a pointer to it */
   bool dry_run;
 };
 
@@ -58,8 +58,7 @@ cmd_rebase (int argc, char **argv, const char *pool)
   };
   json_t *result;
 
-  options_parse (&opts.common, argc, argv, options, parse,
-                 "NAME GOLDEN@SNAP",
+  options_parse (&opts.common, argc, argv, options, parse, "NAME GOLDEN@SNAP",
                  "Make volume NAME inherit from another snapshot. Its content "
                  "stays the same, byte for byte; blocks that equal those of "
                  "GOLDEN@SNAP no longer count as its own. Its snapshots and "
@@ -67,9 +66,8 @@ cmd_rebase (int argc, char **argv, const char *pool)
                  OPTIONS_READS | OPTIONS_JSON | OPTIONS_PROGRESS);
   check_snapshot_name (&opts.common, opts.common.args[1]);
   result = run (&opts.common,
-                pack_args (&opts.common, "{s:s, s:s, s:b}",
-                           "name", opts.common.args[0],
-                           "snapshot", opts.common.args[1],
+                pack_args (&opts.common, "{s:s, s:s, s:b}", "name",
+                           opts.common.args[0], "snapshot", opts.common.args[1],
                            "dry-run", opts.dry_run));
   if (result == NULL)
     return EXIT_FAILURE;

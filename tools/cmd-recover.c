@@ -18,7 +18,8 @@ print_recover (const char *pool, const json_t *result)
     return EXIT_SUCCESS;
   }
   printf ("records: its summaries name %" PRIu64 " records of %s, which take "
-          "%s\n", json_size (result, "records"),
+          "%s\n",
+          json_size (result, "records"),
           human_bytes (json_size (result, "record_bytes"), bytes),
           human_bytes (json_size (result, "stored_bytes"), stored));
   return EXIT_FAILURE;
@@ -31,7 +32,8 @@ static bool without_journal;
 static const struct argp_option options[] = {
   { "without-journal", KEY_WITHOUT_JOURNAL, NULL, 0,
     "Last resort: start a new journal. What was flushed after the last fold "
-    "is lost", 0 },
+    "is lost",
+    0 },
   { 0 }
 };
 
@@ -64,7 +66,7 @@ cmd_recover (int argc, char **argv, const char *pool)
   if (opts.json) {
     print_json (result);
     r = json_is_true (json_object_get (result, "recovered")) ? EXIT_SUCCESS
-      : EXIT_FAILURE;
+                                                             : EXIT_FAILURE;
   }
   else
     r = print_recover (opts.pool, result);

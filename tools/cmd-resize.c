@@ -15,7 +15,7 @@ static const struct argp_option options[] = {
 };
 
 struct resize_options {
-  struct options common;        /* first: parsers get a pointer to it */
+  struct options common; /* first: parsers get a pointer to it */
   bool shrink;
 };
 
@@ -51,8 +51,7 @@ cmd_resize (int argc, char **argv, const char *pool)
   if (size == 0)
     usage_error (&opts.common, "size 0: a volume has at least 512 bytes");
   return run_silently (&opts.common,
-                       pack_args (&opts.common, "{s:s, s:I, s:b}",
-                                  "name", opts.common.args[0],
-                                  "size", (json_int_t) size,
-                                  "shrink", opts.shrink));
+                       pack_args (&opts.common, "{s:s, s:I, s:b}", "name",
+                                  opts.common.args[0], "size",
+                                  (json_int_t) size, "shrink", opts.shrink));
 }

@@ -13,12 +13,13 @@ enum { KEY_DEDUP = 0x2000 };
 static const struct argp_option options[] = {
   { "dedup", KEY_DEDUP, NULL, 0,
     "Also find duplicates that were missed, and put pruned entries back in the "
-    "dedup table", 0 },
+    "dedup table",
+    0 },
   { 0 }
 };
 
 struct rewrite_options {
-  struct options common;        /* first: parsers get a pointer to it */
+  struct options common; /* first: parsers get a pointer to it */
   bool dedup;
 };
 
@@ -62,7 +63,8 @@ print_left (const json_t *result)
           damaged);
   if (over_quota > 0)
     note ("%" PRIu64 " records are not in the dedup table, which has reached "
-          "ddt-quota", over_quota);
+          "ddt-quota",
+          over_quota);
 }
 
 int

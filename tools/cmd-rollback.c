@@ -11,12 +11,13 @@ enum {
 static const struct argp_option options[] = {
   { "force", KEY_FORCE, NULL, 0,
     "Also if the volume is in use: its clients get errors until they attach "
-    "again", 0 },
+    "again",
+    0 },
   { 0 }
 };
 
 struct rollback_options {
-  struct options common;        /* first: parsers get a pointer to it */
+  struct options common; /* first: parsers get a pointer to it */
   bool force;
 };
 
@@ -42,10 +43,10 @@ cmd_rollback (int argc, char **argv, const char *pool)
   options_parse (&opts.common, argc, argv, options, parse, "NAME@SNAP",
                  "Return volume NAME to the content and the size that it had "
                  "when the snapshot was taken. Later writes are lost. All "
-                 "snapshots stay, also later ones.", OPTIONS_POOL);
+                 "snapshots stay, also later ones.",
+                 OPTIONS_POOL);
   check_snapshot_name (&opts.common, opts.common.args[0]);
   return run_silently (&opts.common,
-                       pack_args (&opts.common, "{s:s, s:b}",
-                                  "name", opts.common.args[0],
-                                  "force", opts.force));
+                       pack_args (&opts.common, "{s:s, s:b}", "name",
+                                  opts.common.args[0], "force", opts.force));
 }

@@ -37,7 +37,8 @@ static const struct argp_option options[] = {
     "Repair damaged records from this image; may be given several times", 0 },
   { "rate", KEY_RATE, "SIZE", 0,
     "Read at most SIZE bytes of records a second; none: no limit; default: "
-    "the property scrub-rate, if the pool is served", 0 },
+    "the property scrub-rate, if the pool is served",
+    0 },
   { "restart", KEY_RESTART, NULL, 0,
     "Start at the beginning, also if an earlier scrub was stopped", 0 },
   { "format", KEY_FORMAT, "FORMAT", 0,
@@ -48,15 +49,15 @@ static const struct argp_option options[] = {
 };
 
 struct scrub {
-  struct options common;        /* first: parsers get a pointer to it */
+  struct options common; /* first: parsers get a pointer to it */
   const char *format;
   bool allow_backing;
   bool has_rate, restart;
-  uint64_t rate;                /* 0: no limit */
+  uint64_t rate; /* 0: no limit */
   const char *files[SOURCES_MAX];
-  struct image *sources[SOURCES_MAX];   /* owned */
+  struct image *sources[SOURCES_MAX]; /* owned */
   unsigned nr_sources;
-  struct nbdedup_client *client;        /* owned */
+  struct nbdedup_client *client; /* owned */
   struct progress progress;
 };
 
@@ -80,7 +81,8 @@ parse (int key, char *arg, struct argp_state *state)
     if (strcmp (arg, "none") != 0) {
       sc->rate = options_size (state, "rate", arg);
       if (sc->rate == 0)
-        usage_error (&sc->common, "rate 0: the scrub would never end: use none "
+        usage_error (&sc->common,
+                     "rate 0: the scrub would never end: use none "
                      "for no limit");
     }
     return 0;
@@ -139,16 +141,19 @@ judge (const struct options *opts, const json_t *result)
   if (records > 0)
     return fail ("scrub: %s: %" PRIu64 " record%s damaged: repair %s with an "
                  "image that has the same data (--from FILE), or write those "
-                 "blocks again", opts->pool, records,
-                 records == 1 ? " is" : "s are", records == 1 ? "it" : "them");
+                 "blocks again",
+                 opts->pool, records, records == 1 ? " is" : "s are",
+                 records == 1 ? "it" : "them");
   if (lost > 0)
     return fail ("scrub: %s: %" PRIu64 " block%s lost, and cannot be read "
-                 "until written again: restore %s from a backup", opts->pool,
-                 lost, lost == 1 ? " is" : "s are", lost == 1 ? "it" : "them");
+                 "until written again: restore %s from a backup",
+                 opts->pool, lost, lost == 1 ? " is" : "s are",
+                 lost == 1 ? "it" : "them");
   if (pages > 0)
     return fail ("scrub: %s: %" PRIu64 " page%s of pool.db %s damaged: run "
-                 "nbdedup check --repair", opts->pool, pages,
-                 pages == 1 ? "" : "s", pages == 1 ? "is" : "are");
+                 "nbdedup check --repair",
+                 opts->pool, pages, pages == 1 ? "" : "s",
+                 pages == 1 ? "is" : "are");
   return EXIT_SUCCESS;
 }
 
@@ -218,7 +223,8 @@ open_sources (struct scrub *sc)
       return fail_image ();
     if (detected != NULL)
       note ("scrub: %s: is read as %s; --format raw reads its bytes as they "
-            "are", sc->files[i], detected);
+            "are",
+            sc->files[i], detected);
     free (detected);
   }
   return 0;
@@ -242,8 +248,8 @@ look_into (struct scrub *sc, struct image *source, struct image *target)
 static int
 repair (struct scrub *sc, const json_t *result)
 {
-  struct nbdedup_finder *finder =
-    nbdedup_finder_new (json_object_get (result, "wanted"));
+  struct nbdedup_finder *finder = nbdedup_finder_new (
+    json_object_get (result, "wanted"));
   struct image *target;
   unsigned i;
   int r = 0;
@@ -323,7 +329,8 @@ cmd_scrub (int argc, char **argv, const char *pool)
                  "damaged, and prints which parts of volumes are affected.",
                  OPTIONS_READS | OPTIONS_JSON | OPTIONS_PROGRESS);
   if (sc.nr_sources > 0 && sc.common.read_only != NBDEDUP_READ_ONLY_OFF)
-    usage_error (&sc.common, "--from repairs the pool: it cannot be used with "
+    usage_error (&sc.common,
+                 "--from repairs the pool: it cannot be used with "
                  "--read-only");
   if (sc.nr_sources == 0 && (sc.format != NULL || sc.allow_backing))
     usage_error (&sc.common, "--format and --allow-backing need --from");

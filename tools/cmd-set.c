@@ -16,8 +16,8 @@ static bool
 is_size_property (const char *property)
 {
   static const char *const names[] = {
-    "sector", "block-size", "max-size", "ddt-quota",
-    "drift-alert-growth", "drift-alert-unique",
+    "sector",    "block-size",         "max-size",
+    "ddt-quota", "drift-alert-growth", "drift-alert-unique",
   };
   size_t i;
 
@@ -39,8 +39,7 @@ cmd_set (int argc, char **argv, const char *pool)
 
   options_parse (&opts, argc, argv, NULL, NULL, "PROPERTY=VALUE [NAME]",
                  "Change a property of volume NAME, or of the pool. A change "
-                 "of compress or dedup affects new writes only."
-                 PROPERTIES_DOC,
+                 "of compress or dedup affects new writes only." PROPERTIES_DOC,
                  OPTIONS_POOL);
   equals = strchr (opts.args[0], '=');
   if (equals == NULL || equals == opts.args[0])
@@ -55,8 +54,8 @@ cmd_set (int argc, char **argv, const char *pool)
     snprintf (bytes, sizeof bytes, "%" PRIu64, size);
     value = bytes;
   }
-  args = pack_args (&opts, "{s:s, s:s, s:s*}", "property", property,
-                    "value", value, "name", opts.args[1]);
+  args = pack_args (&opts, "{s:s, s:s, s:s*}", "property", property, "value",
+                    value, "name", opts.args[1]);
   free (property);
   return run_silently (&opts, args);
 }

@@ -15,6 +15,5 @@ cmd_snapshot (int argc, char **argv, const char *pool)
                  "answered, on any connection, and takes no space by itself.",
                  OPTIONS_POOL);
   check_snapshot_name (&opts, opts.args[0]);
-  return run_silently (&opts, pack_args (&opts, "{s:s}",
-                                         "name", opts.args[0]));
+  return run_silently (&opts, pack_args (&opts, "{s:s}", "name", opts.args[0]));
 }

@@ -19,7 +19,8 @@ enum {
 static const struct argp_option options[] = {
   { "ddt", KEY_DDT, NULL, 0,
     "Add a histogram of records by their number of references: the pool's, "
-    "and those of NAME, or of NAME@SNAP and its clones", 0 },
+    "and those of NAME, or of NAME@SNAP and its clones",
+    0 },
   { "prometheus", KEY_PROMETHEUS, NULL, 0,
     "Print metrics in Prometheus' text format", 0 },
   { "label", KEY_LABEL, "NAME=VALUE", 0,
@@ -28,7 +29,7 @@ static const struct argp_option options[] = {
 };
 
 struct stat_options {
-  struct options common;        /* first: parsers get a pointer to it */
+  struct options common; /* first: parsers get a pointer to it */
   bool ddt, prometheus;
   bool has_label;
 };
@@ -70,11 +71,11 @@ parse (int key, char *arg, struct argp_state *state)
 enum kind { BYTES, COUNT, COUNTER, COUNTER_BYTES, RATIO };
 
 static const struct figure {
-  const char *object;           /* member of "pool" it is in, or NULL */
+  const char *object; /* member of "pool" it is in, or NULL */
   const char *key;
   enum kind kind;
-  const char *metric;           /* after "nbdedup_" */
-  const char *label;            /* in text */
+  const char *metric; /* after "nbdedup_" */
+  const char *label;  /* in text */
   const char *help;
 } pool_figures[] = {
   { NULL, "logical_bytes", BYTES, "pool_logical_bytes", "logical",
@@ -119,8 +120,7 @@ static const struct figure {
 };
 
 static const struct figure volume_figures[] = {
-  { NULL, "size", BYTES, "volume_size_bytes", "SIZE",
-    "Size of the volume" },
+  { NULL, "size", BYTES, "volume_size_bytes", "SIZE", "Size of the volume" },
   { NULL, "block_size", BYTES, "volume_block_size_bytes", "BLOCK",
     "Its unit of dedup and compression" },
   { NULL, "logical_bytes", BYTES, "volume_logical_bytes", "LOGICAL",
@@ -184,8 +184,7 @@ print_histogram (const char *of, const json_t *histogram)
 static void
 print_histograms (const json_t *stat)
 {
-  const json_t *ddt = json_object_get (json_object_get (stat, "pool"),
-                                       "ddt");
+  const json_t *ddt = json_object_get (json_object_get (stat, "pool"), "ddt");
   const json_t *named = json_object_get (stat, "ddt");
   const json_t *histogram = json_object_get (ddt, "histogram");
 
@@ -266,8 +265,10 @@ print_human (const json_t *stat)
 static void
 print_metric_head (const struct figure *figure)
 {
-  metric_head (figure->metric, figure->kind == COUNTER ||
-               figure->kind == COUNTER_BYTES ? "counter" : "gauge",
+  metric_head (figure->metric,
+               figure->kind == COUNTER || figure->kind == COUNTER_BYTES
+                 ? "counter"
+                 : "gauge",
                figure->help);
 }
 
@@ -343,15 +344,16 @@ print_prometheus (const json_t *stat)
                              json_text (named, "name"));
   else
     print_histogram_metrics (json_object_get (json_object_get (pool, "ddt"),
-                                              "histogram"), NULL);
+                                              "histogram"),
+                             NULL);
 }
 
 static json_t *
 ask_stat (const struct stat_options *opts)
 {
-  return run (&opts->common, pack_args (&opts->common, "{s:s*, s:b}",
-                                        "name", opts->common.args[0],
-                                        "ddt", opts->ddt));
+  return run (&opts->common,
+              pack_args (&opts->common, "{s:s*, s:b}", "name",
+                         opts->common.args[0], "ddt", opts->ddt));
 }
 
 /* What the server answers at once in any state.  'volumes' as in metrics.h. */
@@ -403,8 +405,9 @@ print_all_metrics (const struct stat_options *opts)
 
   if (has_name && stat == NULL)
     return -1;
-  if (print_live_metrics (&opts->common, has_name
-                          ? json_object_get (stat, "volumes") : NULL) == 0) {
+  if (print_live_metrics (&opts->common,
+                          has_name ? json_object_get (stat, "volumes")
+                                   : NULL) == 0) {
     if (!has_name)
       stat = ask_stat (opts);
     if (stat != NULL) {
@@ -427,8 +430,7 @@ cmd_stat (int argc, char **argv, const char *pool)
   };
   json_t *result;
 
-  options_parse (&opts.common, argc, argv, options, parse,
-                 "[NAME]\nNAME@SNAP",
+  options_parse (&opts.common, argc, argv, options, parse, "[NAME]\nNAME@SNAP",
                  "Show how much data the pool's volumes, volume NAME, or the "
                  "clones of NAME@SNAP hold, the space that it takes, and the "
                  "ratios. Figures include all answered writes.",

@@ -60,8 +60,7 @@ print_space (const json_t *space)
           human_bytes (json_size (space, "free_bytes"), a),
           human_bytes (json_size (space, "metadata_free_bytes"), b));
   if (json_is_integer (max))
-    printf ("max-size    %s\n", human_bytes (json_size (space, "max_size"),
-                                             a));
+    printf ("max-size    %s\n", human_bytes (json_size (space, "max_size"), a));
   printf ("writable    %s at worst, %s likely%s\n",
           human_bytes (json_size (space, "writable_min_bytes"), a),
           human_bytes (json_size (space, "writable_bytes"), b),
@@ -83,8 +82,8 @@ print_places (const json_t *report, const char *key, const char *what)
 
   json_array_foreach (places, i, place) {
     if (i == 5) {
-      printf ("            and %zu other places\n", json_array_size (places) -
-              i);
+      printf ("            and %zu other places\n",
+              json_array_size (places) - i);
       return;
     }
     printf ("            %s: %s: %" PRIu64 " bytes at offset %" PRIu64 "\n",
@@ -100,7 +99,8 @@ print_progress (const json_t *progress)
     printf ("            %s: %" PRIu64 " of %" PRIu64 " records, %" PRIu64
             " damaged\n",
             json_is_true (json_object_get (progress, "running"))
-            ? "one is running" : "one was stopped",
+              ? "one is running"
+              : "one was stopped",
             json_size (progress, "records"), json_size (progress, "total"),
             json_size (progress, "errors"));
 }
@@ -173,7 +173,8 @@ print_reports (const json_t *status)
   char buf[64];
 
   printf ("damage      %" PRIu64 " records, %" PRIu64 " lost blocks, %" PRIu64
-          " segments\n", json_size (damage, "damaged_records"),
+          " segments\n",
+          json_size (damage, "damaged_records"),
           json_size (damage, "lost_blocks"),
           json_size (damage, "damaged_segments"));
   if (json_is_object (recovery)) {
@@ -201,7 +202,8 @@ static const char *
 size_or_dash (const json_t *space, const char *key, char buf[HUMAN_MAX])
 {
   return json_is_integer (json_object_get (space, key))
-    ? human_bytes (json_size (space, key), buf) : "-";
+    ? human_bytes (json_size (space, key), buf)
+    : "-";
 }
 
 /* The figures that are known while a command has the pool. */
@@ -252,8 +254,9 @@ exit_status (const json_t *status)
   const char *state = json_text (status, "state");
 
   return strcmp (state, "ok") == 0 || strcmp (state, "busy") == 0 ? STATUS_OK
-    : strcmp (state, "warning") == 0 ? STATUS_WARNING
-    : strcmp (state, "critical") == 0 ? STATUS_CRITICAL : STATUS_UNKNOWN;
+    : strcmp (state, "warning") == 0  ? STATUS_WARNING
+    : strcmp (state, "critical") == 0 ? STATUS_CRITICAL
+                                      : STATUS_UNKNOWN;
 }
 
 int
@@ -274,8 +277,7 @@ cmd_status (int argc, char **argv, const char *pool)
                  OPTIONS_READS | OPTIONS_JSON);
   if (opts.pool == NULL)
     usage_error (&opts, "which pool? Give -p POOL or set NBDEDUP_POOL");
-  status = nbdedup_status (opts.pool,
-                           opts.read_only == NBDEDUP_READ_ONLY_FORCE,
+  status = nbdedup_status (opts.pool, opts.read_only == NBDEDUP_READ_ONLY_FORCE,
                            "nbdedup status", wait_silently);
   if (status == NULL) {
     fail ("status: %s", nbdedup_error ());

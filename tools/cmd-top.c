@@ -48,11 +48,11 @@ static const struct argp_option options[] = {
 };
 
 struct top {
-  struct options common;        /* first: parsers get a pointer to it */
+  struct options common; /* first: parsers get a pointer to it */
   double interval;
   bool once;
   bool is_terminal;
-  bool was_lost;                /* the last answer did not come */
+  bool was_lost; /* the last answer did not come */
 };
 
 static double
@@ -65,8 +65,10 @@ parse_interval (const struct options *opts, const char *arg)
   value = strtod (arg, &end);
   if (errno != 0 || *arg == '\0' || *end != '\0' ||
       !(value >= INTERVAL_MIN && value <= INTERVAL_MAX))
-    usage_error (opts, "--interval: '%s' is not a number of seconds from 0.1 "
-                 "to 86400", arg);
+    usage_error (opts,
+                 "--interval: '%s' is not a number of seconds from 0.1 "
+                 "to 86400",
+                 arg);
   return value;
 }
 
@@ -163,8 +165,7 @@ run_top (struct top *top)
   int r = 0;
 
   if (before == NULL)
-    return interrupted () ? EXIT_SUCCESS
-      : fail ("top: %s", nbdedup_error ());
+    return interrupted () ? EXIT_SUCCESS : fail ("top: %s", nbdedup_error ());
   while (r == 0 && !interrupted () && !(top->once && reported)) {
     interrupt_wait ((uint64_t) lround (top->interval * 1000));
     if (!interrupted ())
@@ -172,7 +173,7 @@ run_top (struct top *top)
   }
   json_decref (before);
   if (interrupted () && top->is_terminal)
-    putchar ('\n');             /* after the ^C */
+    putchar ('\n'); /* after the ^C */
   if (r == 0 && top->once && !reported)
     return fail ("top: interrupted");
   return r == 0 ? EXIT_SUCCESS : EXIT_FAILURE;

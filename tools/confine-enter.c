@@ -44,43 +44,130 @@
  */
 static const int allowed[] = {
   /* Descriptors that the program has. */
-  SYS_read, SYS_write, SYS_readv, SYS_writev, SYS_pread64, SYS_pwrite64,
-  SYS_preadv, SYS_pwritev, SYS_preadv2, SYS_pwritev2, SYS_lseek, SYS_close,
-  SYS_close_range, SYS_fstat, SYS_fstatfs, SYS_dup, SYS_dup3, SYS_flock,
-  SYS_fsync, SYS_fdatasync, SYS_ftruncate, SYS_fallocate,
-  SYS_fadvise64, SYS_getdents64, SYS_copy_file_range, SYS_pipe2,
-  SYS_eventfd2, SYS_signalfd4, SYS_epoll_create1, SYS_epoll_ctl,
-  SYS_epoll_pwait, SYS_ppoll, SYS_pselect6, SYS_timerfd_create,
-  SYS_timerfd_settime, SYS_timerfd_gettime,
-  SYS_accept4, SYS_getsockname, SYS_getpeername, SYS_getsockopt,
-  SYS_setsockopt, SYS_sendto, SYS_recvfrom, SYS_sendmsg, SYS_recvmsg,
+  SYS_read,
+  SYS_write,
+  SYS_readv,
+  SYS_writev,
+  SYS_pread64,
+  SYS_pwrite64,
+  SYS_preadv,
+  SYS_pwritev,
+  SYS_preadv2,
+  SYS_pwritev2,
+  SYS_lseek,
+  SYS_close,
+  SYS_close_range,
+  SYS_fstat,
+  SYS_fstatfs,
+  SYS_dup,
+  SYS_dup3,
+  SYS_flock,
+  SYS_fsync,
+  SYS_fdatasync,
+  SYS_ftruncate,
+  SYS_fallocate,
+  SYS_fadvise64,
+  SYS_getdents64,
+  SYS_copy_file_range,
+  SYS_pipe2,
+  SYS_eventfd2,
+  SYS_signalfd4,
+  SYS_epoll_create1,
+  SYS_epoll_ctl,
+  SYS_epoll_pwait,
+  SYS_ppoll,
+  SYS_pselect6,
+  SYS_timerfd_create,
+  SYS_timerfd_settime,
+  SYS_timerfd_gettime,
+  SYS_accept4,
+  SYS_getsockname,
+  SYS_getpeername,
+  SYS_getsockopt,
+  SYS_setsockopt,
+  SYS_sendto,
+  SYS_recvfrom,
+  SYS_sendmsg,
+  SYS_recvmsg,
   SYS_shutdown,
   /* Names. */
-  SYS_newfstatat, SYS_statx, SYS_statfs, SYS_faccessat, SYS_readlinkat,
-  SYS_getcwd, SYS_chdir,
+  SYS_newfstatat,
+  SYS_statx,
+  SYS_statfs,
+  SYS_faccessat,
+  SYS_readlinkat,
+  SYS_getcwd,
+  SYS_chdir,
   /* Memory. */
-  SYS_mmap, SYS_munmap, SYS_mprotect, SYS_mremap, SYS_madvise, SYS_brk,
-  SYS_mlock, SYS_munlock, SYS_msync, SYS_mincore, SYS_membarrier,
-  SYS_get_mempolicy, SYS_set_mempolicy,
+  SYS_mmap,
+  SYS_munmap,
+  SYS_mprotect,
+  SYS_mremap,
+  SYS_madvise,
+  SYS_brk,
+  SYS_mlock,
+  SYS_munlock,
+  SYS_msync,
+  SYS_mincore,
+  SYS_membarrier,
+  SYS_get_mempolicy,
+  SYS_set_mempolicy,
   /* Threads and signals. */
-  SYS_futex, SYS_set_robust_list, SYS_get_robust_list, SYS_set_tid_address,
-  SYS_sched_yield, SYS_sched_getaffinity, SYS_getcpu, SYS_rt_sigaction,
-  SYS_rt_sigprocmask, SYS_rt_sigreturn, SYS_rt_sigsuspend,
-  SYS_rt_sigtimedwait, SYS_rt_sigpending, SYS_sigaltstack,
-  SYS_restart_syscall, SYS_exit, SYS_exit_group,
+  SYS_futex,
+  SYS_set_robust_list,
+  SYS_get_robust_list,
+  SYS_set_tid_address,
+  SYS_sched_yield,
+  SYS_sched_getaffinity,
+  SYS_getcpu,
+  SYS_rt_sigaction,
+  SYS_rt_sigprocmask,
+  SYS_rt_sigreturn,
+  SYS_rt_sigsuspend,
+  SYS_rt_sigtimedwait,
+  SYS_rt_sigpending,
+  SYS_sigaltstack,
+  SYS_restart_syscall,
+  SYS_exit,
+  SYS_exit_group,
 #ifdef SYS_rseq
   SYS_rseq,
 #endif
   /* Itself and the time.  exec changes nothing here: the filter stays. */
-  SYS_execve, SYS_getpid, SYS_gettid, SYS_getppid, SYS_getpgid, SYS_getuid,
-  SYS_geteuid, SYS_getgid, SYS_getegid, SYS_getresuid, SYS_getresgid,
-  SYS_getgroups, SYS_getrusage, SYS_uname, SYS_sysinfo, SYS_umask,
-  SYS_getrandom, SYS_clock_gettime, SYS_clock_getres, SYS_clock_nanosleep,
-  SYS_nanosleep, SYS_gettimeofday,
-  /* Calls that not all machines have. */
+  SYS_execve,
+  SYS_getpid,
+  SYS_gettid,
+  SYS_getppid,
+  SYS_getpgid,
+  SYS_getuid,
+  SYS_geteuid,
+  SYS_getgid,
+  SYS_getegid,
+  SYS_getresuid,
+  SYS_getresgid,
+  SYS_getgroups,
+  SYS_getrusage,
+  SYS_uname,
+  SYS_sysinfo,
+  SYS_umask,
+  SYS_getrandom,
+  SYS_clock_gettime,
+  SYS_clock_getres,
+  SYS_clock_nanosleep,
+  SYS_nanosleep,
+  SYS_gettimeofday,
+/* Calls that not all machines have. */
 #ifdef SYS_stat
-  SYS_stat, SYS_lstat, SYS_access, SYS_readlink, SYS_poll, SYS_select,
-  SYS_dup2, SYS_pipe, SYS_epoll_wait, SYS_getpgrp,
+  SYS_stat,
+  SYS_lstat,
+  SYS_access,
+  SYS_readlink,
+  SYS_poll,
+  SYS_select,
+  SYS_dup2,
+  SYS_pipe,
+  SYS_epoll_wait,
+  SYS_getpgrp,
 #endif
 #ifdef SYS_time
   SYS_time,
@@ -104,7 +191,8 @@ static const int allowed[] = {
 
 /* The calls that the guard answers. */
 static const int asked[] = {
-  SYS_openat, SYS_socket,
+  SYS_openat,
+  SYS_socket,
 #ifdef SYS_open
   SYS_open,
 #endif
@@ -123,8 +211,8 @@ struct filter {
 };
 
 static void
-add (struct filter *f, unsigned short code, unsigned char yes,
-     unsigned char no, uint32_t k)
+add (struct filter *f, unsigned short code, unsigned char yes, unsigned char no,
+     uint32_t k)
 {
   f->code[f->len++] = (struct sock_filter) { code, yes, no, k };
 }
@@ -268,8 +356,9 @@ drop_capabilities (void)
 
   /* With NO_NEW_PRIVS, exec does not restore capabilities for root. */
   memset (none, 0, sizeof none);
-  return prctl (PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == -1 ? -1 :
-    syscall (SYS_capset, &header, none);
+  return prctl (PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == -1
+    ? -1
+    : syscall (SYS_capset, &header, none);
 }
 
 /* Send the listener, or (with -1) the errno for its absence. */

@@ -29,14 +29,14 @@
 #include "tools.h"
 
 struct guard {
-  struct confine *confine;      /* not owned */
-  char *program;                /* owned; the program's file */
-  int listener, stopfd;         /* owned */
+  struct confine *confine; /* not owned */
+  char *program;           /* owned; the program's file */
+  int listener, stopfd;    /* owned */
   pthread_t thread;
-  struct seccomp_notif *request;        /* owned; of the kernel's sizes */
+  struct seccomp_notif *request; /* owned; of the kernel's sizes */
   struct seccomp_notif_resp *response;
   size_t request_bytes, response_bytes;
-  bool reading;                 /* the program has opened one of the files */
+  bool reading; /* the program has opened one of the files */
 };
 
 /* Read text from the memory of the waiting program; false: there is none. */
@@ -50,7 +50,8 @@ read_name (pid_t pid, uint64_t address, char name[PATH_MAX])
 
   /* The next page may not exist. */
   remote[0] = (struct iovec) {
-    (void *) (uintptr_t) address, first < PATH_MAX ? first : PATH_MAX,
+    (void *) (uintptr_t) address,
+    first < PATH_MAX ? first : PATH_MAX,
   };
   remote[1] = (struct iovec) {
     (void *) (uintptr_t) (address + remote[0].iov_len),
@@ -72,7 +73,7 @@ answer_open (struct guard *g, uint64_t address, uint64_t flags)
   if (ioctl (g->listener, SECCOMP_IOCTL_NOTIF_ID_VALID, &g->request->id) == -1)
     return -EACCES;
   if (*name != '/')
-    return -ENOENT;             /* relative to a directory: never allowed */
+    return -ENOENT; /* relative to a directory: never allowed */
   return confine_open (g->confine, g->program, name, flags, &g->reading);
 }
 
@@ -88,7 +89,7 @@ answer (struct guard *g)
   case SYS_open:
     return answer_open (g, data->args[0], data->args[1]);
 #endif
-  default:                      /* socket */
+  default: /* socket */
     if (g->reading)
       confine_refuse (g->confine, "the network");
     return -EACCES;
@@ -137,13 +138,13 @@ guard_thread (void *opaque)
 
   for (;;) {
     if (poll (pfd, 2, -1) == -1)
-      continue;                 /* EINTR */
+      continue; /* EINTR */
     if (pfd[1].revents != 0)
       return NULL;
     if (pfd[0].revents & POLLIN)
       serve_request (g);
     else if (pfd[0].revents != 0)
-      return NULL;              /* the program has ended */
+      return NULL; /* the program has ended */
   }
 }
 
@@ -158,8 +159,10 @@ receive_listener (int sock)
   } control;
   struct iovec iov = { &err, sizeof err };
   struct msghdr msg = {
-    .msg_iov = &iov, .msg_iovlen = 1,
-    .msg_control = &control, .msg_controllen = sizeof control,
+    .msg_iov = &iov,
+    .msg_iovlen = 1,
+    .msg_control = &control,
+    .msg_controllen = sizeof control,
   };
   const struct cmsghdr *header;
   ssize_t n;
@@ -209,10 +212,12 @@ get_sizes (struct guard *g)
 
   if (syscall (SYS_seccomp, SECCOMP_GET_NOTIF_SIZES, 0, &sizes) == -1)
     return -1;
-  g->request_bytes = sizes.seccomp_notif > sizeof *g->request ?
-    sizes.seccomp_notif : sizeof *g->request;
-  g->response_bytes = sizes.seccomp_notif_resp > sizeof *g->response ?
-    sizes.seccomp_notif_resp : sizeof *g->response;
+  g->request_bytes = sizes.seccomp_notif > sizeof *g->request
+    ? sizes.seccomp_notif
+    : sizeof *g->request;
+  g->response_bytes = sizes.seccomp_notif_resp > sizeof *g->response
+    ? sizes.seccomp_notif_resp
+    : sizeof *g->response;
   g->request = check_memory (calloc (1, g->request_bytes));
   g->response = check_memory (calloc (1, g->response_bytes));
   return 0;
@@ -259,7 +264,8 @@ guard_start (struct confine *c, int sock, const char *argv0)
       start_thread (g) == 0)
     return g;
   image_fail ("cannot confine %s (seccomp: %s), so nbdedup does not run it: "
-              "use raw images, or Linux 5.9 or later", argv0, strerror (errno));
+              "use raw images, or Linux 5.9 or later",
+              argv0, strerror (errno));
   guard_free (g);
   return NULL;
 }

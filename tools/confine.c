@@ -53,8 +53,7 @@ confine_free (struct confine *c)
 }
 
 void
-confine_limits (struct confine *c, uint64_t memory_bytes,
-                uint64_t cpu_seconds)
+confine_limits (struct confine *c, uint64_t memory_bytes, uint64_t cpu_seconds)
 {
   c->memory_bytes = memory_bytes;
   c->cpu_seconds = cpu_seconds;
@@ -71,11 +70,13 @@ static void
 add_file (struct confine *c, const char *name, int fd, bool owned,
           bool writable)
 {
-  struct confine_file *f =
-    check_memory (array_add (&c->files, &c->nr_files, sizeof *f));
+  struct confine_file *f = check_memory (
+    array_add (&c->files, &c->nr_files, sizeof *f));
 
   *f = (struct confine_file) {
-    .name = copy_string (name), .fd = fd, .owned = owned,
+    .name = copy_string (name),
+    .fd = fd,
+    .owned = owned,
     .writable = writable,
   };
   c->writes |= writable;
@@ -97,7 +98,8 @@ confine_directory (struct confine *c, const char *dir, const char *real)
   pthread_mutex_lock (&c->lock);
   d = check_memory (array_add (&c->dirs, &c->nr_dirs, sizeof *d));
   *d = (struct confine_dir) {
-    .name = copy_string (dir), .real = copy_string (real),
+    .name = copy_string (dir),
+    .real = copy_string (real),
   };
   pthread_mutex_unlock (&c->lock);
 }
@@ -139,15 +141,33 @@ static bool
 is_system_name (const char *name)
 {
   static const char *const prefixes[] = {
-    "/usr/", "/lib/", "/lib32/", "/lib64/", "/libx32/", "/bin/", "/sbin/",
-    "/opt/", "/nix/store/", "/gnu/store/", "/etc/ld.so.", "/etc/ssl/",
-    "/etc/pki/", "/etc/crypto-policies/", "/etc/gnutls/", "/etc/localtime",
-    "/etc/locale.alias", "/sys/devices/system/", "/proc/sys/vm/",
-    "/proc/sys/kernel/", "/dev/random", "/dev/urandom", "/dev/null",
+    "/usr/",
+    "/lib/",
+    "/lib32/",
+    "/lib64/",
+    "/libx32/",
+    "/bin/",
+    "/sbin/",
+    "/opt/",
+    "/nix/store/",
+    "/gnu/store/",
+    "/etc/ld.so.",
+    "/etc/ssl/",
+    "/etc/pki/",
+    "/etc/crypto-policies/",
+    "/etc/gnutls/",
+    "/etc/localtime",
+    "/etc/locale.alias",
+    "/sys/devices/system/",
+    "/proc/sys/vm/",
+    "/proc/sys/kernel/",
+    "/dev/random",
+    "/dev/urandom",
+    "/dev/null",
   };
   static const char *const names[] = {
-    "/proc/self/status", "/proc/cpuinfo", "/proc/meminfo", "/proc/stat",
-    "/proc/filesystems",
+    "/proc/self/status", "/proc/cpuinfo",     "/proc/meminfo",
+    "/proc/stat",        "/proc/filesystems",
   };
   size_t i;
 
@@ -192,8 +212,9 @@ open_system (const char *name, int flags)
 
   if ((flags & O_ACCMODE) != O_RDONLY && !is_null)
     return -EACCES;
-  fd = open (name, (is_null ? O_RDWR : O_RDONLY) | O_CLOEXEC | O_NONBLOCK |
-             O_NOCTTY | (flags & keep));
+  fd = open (name,
+             (is_null ? O_RDWR : O_RDONLY) | O_CLOEXEC | O_NONBLOCK | O_NOCTTY |
+               (flags & keep));
   if (fd == -1)
     return -errno;
   /* Only files that all users may read: this process may be root. */
@@ -215,8 +236,9 @@ open_again (const struct confine_file *file, int flags)
   if ((flags & O_ACCMODE) != O_RDONLY && !file->writable)
     return -EACCES;
   snprintf (name, sizeof name, "/proc/self/fd/%d", file->fd);
-  fd = open (name, O_CLOEXEC | O_NOCTTY | (flags & keep) |
-             (file->writable ? flags & O_ACCMODE : O_RDONLY));
+  fd = open (name,
+             O_CLOEXEC | O_NOCTTY | (flags & keep) |
+               (file->writable ? flags & O_ACCMODE : O_RDONLY));
   return fd == -1 ? -errno : fd;
 }
 
@@ -270,16 +292,16 @@ learn_file (struct confine *c, const char *name, const char *real)
 
 /* The caller has the lock. */
 static int
-open_locked (struct confine *c, const char *argv0, const char *name,
-             int flags, bool *reading)
+open_locked (struct confine *c, const char *argv0, const char *name, int flags,
+             bool *reading)
 {
   const struct confine_file *file = find_file (c, name);
   char *real;
 
   if (file == NULL && strcmp (name, "/dev/null") == 0)
     return open_system (name, flags);
-  if (file == NULL && (*reading ? is_library_name (name)
-                                : is_system_name (name)))
+  if (file == NULL &&
+      (*reading ? is_library_name (name) : is_system_name (name)))
     return open_system (name, flags);
   if (file == NULL && strcmp (name, argv0) == 0)
     return open_program (name); /* a script */
@@ -302,8 +324,8 @@ open_locked (struct confine *c, const char *argv0, const char *name,
 }
 
 int
-confine_open (struct confine *c, const char *argv0, const char *name,
-              int flags, bool *reading)
+confine_open (struct confine *c, const char *argv0, const char *name, int flags,
+              bool *reading)
 {
   int fd;
 

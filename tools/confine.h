@@ -32,20 +32,20 @@ struct confine;
 /* Without confine_limits memory and CPU time have no limit. */
 extern struct confine *confine_new (void);
 extern void confine_free (struct confine *c);
-extern void confine_limits (struct confine *c, uint64_t memory_bytes,
-                            uint64_t cpu_seconds);
+extern void
+confine_limits (struct confine *c, uint64_t memory_bytes, uint64_t cpu_seconds);
 
 /* The program may open 'fd' under 'name', as often as it likes.  Both stay
  * the caller's; 'fd' stays open as long as 'c'.
  */
-extern void confine_file (struct confine *c, const char *name, int fd,
-                          bool writable);
+extern void
+confine_file (struct confine *c, const char *name, int fd, bool writable);
 
 /* Map names in 'dir' that are not those of files to names in 'real'.  Both end
  * with a slash.
  */
-extern void confine_directory (struct confine *c, const char *dir,
-                               const char *real);
+extern void
+confine_directory (struct confine *c, const char *dir, const char *real);
 
 /* May the program open further local files, for reading?  Such a file is added
  * as by confine_file.
@@ -74,15 +74,15 @@ extern int confine_enter (const struct confine *c, int sock, unsigned keep);
  * guard_stop.  NULL: image_error.
  */
 struct guard;
-extern struct guard *guard_start (struct confine *c, int sock,
-                                  const char *argv0);
+extern struct guard *
+guard_start (struct confine *c, int sock, const char *argv0);
 extern void guard_stop (struct guard *g);
 
 /* For confine-guard.c: answer one open.  Returns a descriptor (owned by the
  * caller), or a negative errno.  'reading': has it opened a file of 'c' yet?
  */
-extern int confine_open (struct confine *c, const char *argv0,
-                         const char *name, int flags, bool *reading);
+extern int confine_open (struct confine *c, const char *argv0, const char *name,
+                         int flags, bool *reading);
 extern void confine_refuse (struct confine *c, const char *what);
 
 #endif /* NBDEDUP_CONFINE_H */

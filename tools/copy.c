@@ -31,23 +31,23 @@ struct piece {
 };
 
 struct copy {
-  struct image *source, *target;        /* not owned */
+  struct image *source, *target; /* not owned */
   uint64_t limit;
 
   /* Taken before 'lock'.  Protects the walk through the source, and a
    * stream that is read.
    */
   pthread_mutex_t walk;
-  uint64_t offset, seq;         /* of the next piece */
+  uint64_t offset, seq; /* of the next piece */
   bool at_end;
 
-  pthread_mutex_t lock;         /* protects everything below */
-  pthread_cond_t changed;       /* anything below */
-  uint64_t turn;                /* the next piece for a stream */
-  uint64_t done;                /* bytes */
+  pthread_mutex_t lock;   /* protects everything below */
+  pthread_cond_t changed; /* anything below */
+  uint64_t turn;          /* the next piece for a stream */
+  uint64_t done;          /* bytes */
   unsigned nr_running;
   bool stopping;
-  char *error;                  /* owned; the first; NULL: none */
+  char *error; /* owned; the first; NULL: none */
 };
 
 static uint64_t
@@ -79,7 +79,7 @@ walk_extent (struct copy *c, uint64_t offset, uint64_t *end, bool *hole)
   else if (*hole)
     *end -= *end % align;
   if (*end <= offset)
-    *hole = false;              /* it ends within the first unit */
+    *hole = false; /* it ends within the first unit */
   if (!*hole && *end < c->limit) {
     *end += align - 1 - (*end + align - 1) % align;
     if (*end <= offset)
@@ -122,8 +122,7 @@ read_piece (struct copy *c, struct piece *p, uint8_t *buf)
   if (c->source->is_stream)
     p->len = n;
   else if ((uint64_t) n < p->len)
-    return image_fail ("%s: became shorter while it was read",
-                       c->source->name);
+    return image_fail ("%s: became shorter while it was read", c->source->name);
   return 0;
 }
 
@@ -256,7 +255,7 @@ copy_thread (void *opaque)
     c->error = strdup (image_error ());
   if (r == -1 && !c->stopping) {
     c->stopping = true;
-    interrupt_stop ();          /* wake threads that wait for a stream */
+    interrupt_stop (); /* wake threads that wait for a stream */
   }
   c->nr_running--;
   pthread_cond_broadcast (&c->changed);
@@ -317,8 +316,11 @@ copy_images (struct image *source, struct image *target, uint64_t *offset,
              uint64_t limit, bool *at_end, struct progress *progress)
 {
   struct copy c = {
-    .source = source, .target = target, .limit = limit,
-    .offset = *offset, .done = *offset,
+    .source = source,
+    .target = target,
+    .limit = limit,
+    .offset = *offset,
+    .done = *offset,
   };
   pthread_t threads[THREADS_MAX];
   unsigned want = source->in_flight, nr, i;
@@ -340,8 +342,8 @@ copy_images (struct image *source, struct image *target, uint64_t *offset,
     pthread_mutex_lock (&c.lock);
     c.nr_running--;
     c.stopping = true;
-    if (c.error == NULL && asprintf (&c.error, "cannot start a thread: %s",
-                                     strerror (err)) == -1)
+    if (c.error == NULL &&
+        asprintf (&c.error, "cannot start a thread: %s", strerror (err)) == -1)
       c.error = NULL;
     pthread_mutex_unlock (&c.lock);
   }
@@ -353,7 +355,7 @@ copy_images (struct image *source, struct image *target, uint64_t *offset,
   if (c.error != NULL)
     image_fail ("%s", c.error);
   else if (r == -1)
-    image_fail ("out of memory");       /* for the text, too */
+    image_fail ("out of memory"); /* for the text, too */
   *offset = c.offset;
   if (at_end != NULL)
     *at_end = c.at_end;

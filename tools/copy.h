@@ -13,7 +13,7 @@
 #include "image.h"
 #include "progress.h"
 
-#define COPY_LEN (UINT32_C (1) << 20)   /* of a piece of data */
+#define COPY_LEN (UINT32_C (1) << 20) /* of a piece of data */
 
 /* Copy from *offset on, up to 'limit' or the source's end; set *offset to the
  * end of the copy.  *at_end: a source that is a stream has ended.

@@ -18,12 +18,20 @@
 #define MONTH "(0[1-9]|1[0-2])"
 #define DAY "(0[1-9]|[12][0-9]|3[01])"
 #define CLOCK "([01][0-9]|2[0-3])[:.h_-]?([0-5][0-9])([:.m_-]?([0-5][0-9]))?"
-#define PATTERN "(^|[^0-9])" YEAR "[-_.]?" MONTH "[-_.]?" DAY \
-  "([T_.-]?" CLOCK "Z?)?($|[^0-9])"
+#define PATTERN                                                                \
+  "(^|[^0-9])" YEAR "[-_.]?" MONTH "[-_.]?" DAY "([T_.-]?" CLOCK               \
+  "Z?)?($|[^0-9])"
 
 enum {
-  BEFORE = 1, YEAR_AT = 2, MONTH_AT = 4, DAY_AT = 5, HOUR_AT = 7,
-  MINUTE_AT = 8, SECOND_AT = 10, AFTER = 11, NR_GROUPS,
+  BEFORE = 1,
+  YEAR_AT = 2,
+  MONTH_AT = 4,
+  DAY_AT = 5,
+  HOUR_AT = 7,
+  MINUTE_AT = 8,
+  SECOND_AT = 10,
+  AFTER = 11,
+  NR_GROUPS,
 };
 
 static int

@@ -67,7 +67,7 @@ drift_advice_print (const json_t *documents)
 
     printf ("\n%s, advice%s\n", json_text (document, "golden"),
             json_array_size (list) > 0 ? ", with what each would save:"
-            : ": nothing that would save much");
+                                       : ": nothing that would save much");
     json_array_foreach (list, j, advice)
       print_one (j + 1, advice);
   }

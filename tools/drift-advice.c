@@ -19,10 +19,9 @@
 json_t *
 advice_new (const char *action, uint64_t saves_bytes, char *text)
 {
-  json_t *advice =
-    check_memory (json_pack ("{s:s, s:I, s:s, s:[]}", "action", action,
-                             "saves_bytes", (json_int_t) saves_bytes, "text",
-                             text, "commands"));
+  json_t *advice = check_memory (
+    json_pack ("{s:s, s:I, s:s, s:[]}", "action", action, "saves_bytes",
+               (json_int_t) saves_bytes, "text", text, "commands"));
 
   free (text);
   return advice;
@@ -48,8 +47,7 @@ advice_pays (const json_t *document, int64_t bytes)
   const json_t *fleet = json_object_get (document, "fleet");
 
   return bytes >= PAYS_BYTES &&
-    bytes >= (int64_t) (json_size (fleet, "distinct_stored_bytes") /
-                        PAYS_PART);
+    bytes >= (int64_t) (json_size (fleet, "distinct_stored_bytes") / PAYS_PART);
 }
 
 /* "a, b, c and 20 more" */
@@ -81,33 +79,32 @@ list_names (const json_t *names)
 static int64_t
 freed_bytes (const json_t *figures, enum give_back_set set)
 {
-  return json_integer_value (json_object_get
-                             (json_array_get (json_object_get (figures,
-                                                               "sets"), set),
-                              "freed_bytes"));
+  return json_integer_value (
+    json_object_get (json_array_get (json_object_get (figures, "sets"), set),
+                     "freed_bytes"));
 }
 
 static int64_t
 freed_by_clone (const json_t *figures, enum give_back_set set, size_t clone)
 {
-  return json_integer_value (json_array_get
-                             (json_object_get
-                              (json_array_get (json_object_get (figures,
-                                                                "sets"), set),
-                               "clones"), clone));
+  return json_integer_value (
+    json_array_get (json_object_get (json_array_get (json_object_get (figures,
+                                                                      "sets"),
+                                                     set),
+                                     "clones"),
+                    clone));
 }
 
 static int
 compare_savings (const void *a, const void *b)
 {
   json_t *const *x = a, *const *y = b;
-  const json_int_t p = json_integer_value (json_object_get (*x,
-                                                            "saves_bytes"));
-  const json_int_t q = json_integer_value (json_object_get (*y,
-                                                            "saves_bytes"));
+  const json_int_t p = json_integer_value (json_object_get (*x, "saves_bytes"));
+  const json_int_t q = json_integer_value (json_object_get (*y, "saves_bytes"));
 
-  return p < q ? 1 : p > q ? -1 : strcmp (json_text (*x, "name"),
-                                          json_text (*y, "name"));
+  return p < q ? 1
+    : p > q    ? -1
+               : strcmp (json_text (*x, "name"), json_text (*y, "name"));
 }
 
 /* A new array of the same objects, the most bytes saved first. */
@@ -143,10 +140,10 @@ saving_clones (const json_t *document, const json_t *figures,
     if (set != GIVE_BACK_FREE)
       bytes -= freed_by_clone (figures, GIVE_BACK_FREE, i);
     if (bytes > 0)
-      json_array_append_new (list, json_pack
-                             ("{s:O, s:I}", "name",
-                              json_object_get (clone, "name"), "saves_bytes",
-                              (json_int_t) bytes));
+      json_array_append_new (list,
+                             json_pack ("{s:O, s:I}", "name",
+                                        json_object_get (clone, "name"),
+                                        "saves_bytes", (json_int_t) bytes));
   }
   sorted = sort_savings (list);
   json_decref (list);
@@ -169,12 +166,13 @@ advise_trim (json_t *all, const json_t *document, const json_t *figures)
   if (!advice_pays (document, saves))
     return;
   clones = saving_clones (document, figures, GIVE_BACK_FREE);
-  advice = advice_new ("trim", (uint64_t) saves, make_string
-                       ("Trim the free space of %zu clone%s: %s of deleted "
-                        "files are still stored.  The guests need "
-                        "discard=unmap.", json_array_size (clones),
-                        plural (clones), human_bytes ((uint64_t) saves,
-                                                      size)));
+  advice = advice_new (
+    "trim", (uint64_t) saves,
+    make_string ("Trim the free space of %zu clone%s: %s of deleted "
+                 "files are still stored.  The guests need "
+                 "discard=unmap.",
+                 json_array_size (clones), plural (clones),
+                 human_bytes ((uint64_t) saves, size)));
   advice_command (advice, "in the guest: fstrim --all");
   json_object_set_new (advice, "clones", clones);
   json_array_append_new (all, advice);
@@ -183,26 +181,33 @@ advise_trim (json_t *all, const json_t *document, const json_t *figures)
 struct move {
   enum give_back_set set;
   const char *what;
-  const char *volume;           /* its suffix */
-  const char *const *commands;  /* in the guest */
+  const char *volume;          /* its suffix */
+  const char *const *commands; /* in the guest */
 };
 
 static const char *const swap_commands[] = {
-  "swapoff --all", "mkswap /dev/NEW && swapon /dev/NEW, and /dev/NEW instead "
-  "of the old one in /etc/fstab", "blkdiscard -f /dev/OLD, or, if it was a "
-  "file: rm FILE && fstrim --all", NULL,
+  "swapoff --all",
+  "mkswap /dev/NEW && swapon /dev/NEW, and /dev/NEW instead "
+  "of the old one in /etc/fstab",
+  "blkdiscard -f /dev/OLD, or, if it was a "
+  "file: rm FILE && fstrim --all",
+  NULL,
 };
 
 static const char *const temporary_commands[] = {
   "mkfs.ext4 -O ^has_journal /dev/NEW, and mount it on /var/cache, /tmp or "
-  "/var/tmp in /etc/fstab", "before that, with the programs stopped: empty the "
-  "old directories, then fstrim --all", NULL,
+  "/var/tmp in /etc/fstab",
+  "before that, with the programs stopped: empty the "
+  "old directories, then fstrim --all",
+  NULL,
 };
 
 static const char *const journal_commands[] = {
   "tune2fs -O ^has_journal /dev/ROOT && e2fsck -f /dev/ROOT && mke2fs -O "
   "journal_dev /dev/NEW && tune2fs -J device=/dev/NEW /dev/ROOT, while it is "
-  "not mounted", "fstrim --all", NULL,
+  "not mounted",
+  "fstrim --all",
+  NULL,
 };
 
 static const struct move moves[] = {
@@ -239,13 +244,14 @@ advise_move (json_t *all, const json_t *document, const json_t *figures,
   if (!give_back_has (g, move->set) || !advice_pays (document, saves))
     return;
   clones = saving_clones (document, figures, move->set);
-  advice = advice_new ("move", (uint64_t) saves, make_string
-                       ("Move the %s of %zu clone%s to volumes without dedup: "
-                        "%s that change all the time, and are never shared "
-                        "for long.  What is written there later takes space "
-                        "in those volumes.", move->what,
-                        json_array_size (clones), plural (clones),
-                        human_bytes ((uint64_t) saves, size)));
+  advice = advice_new (
+    "move", (uint64_t) saves,
+    make_string ("Move the %s of %zu clone%s to volumes without dedup: "
+                 "%s that change all the time, and are never shared "
+                 "for long.  What is written there later takes space "
+                 "in those volumes.",
+                 move->what, json_array_size (clones), plural (clones),
+                 human_bytes ((uint64_t) saves, size)));
   json_object_set_new (advice, "what", json_string (move->what));
   json_array_foreach (clones, i, clone) {
     if (i == CLONES_LISTED)
@@ -297,11 +303,11 @@ base_text (const json_t *document, const json_t *base, bool promotes,
                    json_text (base, "target"))
     : make_string ("Rebase the clones onto %s", json_text (base, "target"));
   char before[HUMAN_MAX], after[HUMAN_MAX], freed[HUMAN_MAX];
-  char *text = make_string
-    ("%s: %s instead of %s.  Without %s %s less are stored then.", what,
-     human_bytes (own[1], after), human_bytes (own[0], before),
-     json_text (document, "golden"),
-     human_bytes (json_size (base, "freed_bytes"), freed));
+  char *text =
+    make_string ("%s: %s instead of %s.  Without %s %s less are stored then.",
+                 what, human_bytes (own[1], after),
+                 human_bytes (own[0], before), json_text (document, "golden"),
+                 human_bytes (json_size (base, "freed_bytes"), freed));
 
   free (what);
   return text;
@@ -328,8 +334,9 @@ advise_base (json_t *all, const json_t *document, const json_t *figures,
       json_array_size (json_object_get (base, "rebases")) == 0 ||
       !advice_pays (document, (int64_t) (own[0] - own[1])) ||
       (own[0] - own[1] < own[0] / 100 * PAYS_OWN_PERCENT &&
-       !advice_pays (document, json_integer_value
-                     (json_object_get (base, "freed_bytes")))))
+       !advice_pays (document,
+                     json_integer_value (
+                       json_object_get (base, "freed_bytes")))))
     return;
   advice = advice_new (key, json_size (base, "freed_bytes"),
                        base_text (document, base, promotes, own));
@@ -353,10 +360,11 @@ advise_rewrite (json_t *all, const json_t *document, const json_t *figures,
                 bool joins)
 {
   const json_t *rewrite = json_object_get (figures, "rewrite");
-  const json_t *names = json_object_get (rewrite, joins ? "missed"
-                                         : "compress"), *name;
-  const int64_t saves = json_integer_value
-    (json_object_get (rewrite, joins ? "missed_bytes" : "compress_bytes"));
+  const json_t *names = json_object_get (rewrite,
+                                         joins ? "missed" : "compress"),
+               *name;
+  const int64_t saves = json_integer_value (
+    json_object_get (rewrite, joins ? "missed_bytes" : "compress_bytes"));
   char size[HUMAN_MAX], *list;
   json_t *advice;
   size_t i;
@@ -364,15 +372,16 @@ advise_rewrite (json_t *all, const json_t *document, const json_t *figures,
   if (!advice_pays (document, saves))
     return;
   list = list_names (names);
-  advice = advice_new ("rewrite", (uint64_t) saves, make_string
-                       (joins ? "Join the duplicates that were missed, of "
-                        "%s: they take %s twice."
-                        : "Store %s again with the compression that they have "
-                        "today: about %s less.", list,
-                        human_bytes ((uint64_t) saves, size)));
+  advice = advice_new (
+    "rewrite", (uint64_t) saves,
+    make_string (joins ? "Join the duplicates that were missed, of "
+                         "%s: they take %s twice."
+                       : "Store %s again with the compression that they have "
+                         "today: about %s less.",
+                 list, human_bytes ((uint64_t) saves, size)));
   free (list);
-  json_object_set_new (advice, "what", json_string (joins ? "duplicates"
-                                                    : "compression"));
+  json_object_set_new (advice, "what",
+                       json_string (joins ? "duplicates" : "compression"));
   json_array_foreach (names, i, name)
     advice_command (advice, "nbdedup rewrite %s%s", json_string_value (name),
                     joins ? " --dedup" : "");

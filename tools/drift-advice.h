@@ -19,8 +19,8 @@ extern json_t *drift_advice (const json_t *document, const json_t *figures,
                              const struct give_back *g, json_t *more);
 
 /* Make a piece of advice, with its commands.  The caller may add keys. */
-extern json_t *advice_new (const char *action, uint64_t saves_bytes,
-                           char *text);
+extern json_t *
+advice_new (const char *action, uint64_t saves_bytes, char *text);
 extern void advice_command (json_t *advice, const char *fmt, ...)
   __attribute__ ((format (printf, 2, 3)));
 

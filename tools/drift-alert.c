@@ -20,8 +20,8 @@ drift_print_alerts (const json_t *alerts)
   size_t i;
 
   json_array_foreach (alerts, i, alert) {
-    document = check_memory (json_pack ("{s:O}", "time",
-                                        json_object_get (alert, "since")));
+    document = check_memory (
+      json_pack ("{s:O}", "time", json_object_get (alert, "since")));
     printf ("%s (since %s): see %s\n", json_text (alert, "text"),
             drift_time (document, "%Y-%m-%d %H:%M", since, sizeof since),
             json_text (alert, "command"));
@@ -33,8 +33,8 @@ static bool
 is_asked (const json_t *alert, const char *name)
 {
   return name == NULL ||
-    strcmp (json_text (alert, strchr (name, '@') ? "golden" : "clone"),
-            name) == 0;
+    strcmp (json_text (alert, strchr (name, '@') ? "golden" : "clone"), name) ==
+    0;
 }
 
 /* Names need no escaping (drift-metrics.c). */
@@ -57,9 +57,9 @@ drift_alert_metrics_print (const json_t *alerts, const char *name)
     head = true;
     clone = json_string_value (json_object_get (alert, "clone"));
     labels = make_string ("golden=\"%s\"%s%s%s,kind=\"%s\"",
-                          json_text (alert, "golden"),
-                          clone ? ",clone=\"" : "", clone ? clone : "",
-                          clone ? "\"" : "", json_text (alert, "kind"));
+                          json_text (alert, "golden"), clone ? ",clone=\"" : "",
+                          clone ? clone : "", clone ? "\"" : "",
+                          json_text (alert, "kind"));
     metric_integer ("drift_alert", labels, 1);
     free (labels);
   }

@@ -56,8 +56,8 @@ ask_samples (const struct options *opts, const char *golden, bool newest)
   do {
     part = run_other (opts, "drift-history",
                       pack_args (opts, "{s:s*, s:o*, s:o*}", "name", golden,
-                                 "after", after,
-                                 "newest", newest ? json_true () : NULL));
+                                 "after", after, "newest",
+                                 newest ? json_true () : NULL));
     if (part == NULL) {
       json_decref (samples);
       return NULL;
@@ -74,8 +74,9 @@ drift_ask_history (const struct options *opts, const char *golden)
 {
   json_t *samples = ask_samples (opts, golden, false);
 
-  return samples == NULL ? NULL :
-    check_memory (json_pack ("{s:o}", "samples", samples));
+  return samples == NULL
+    ? NULL
+    : check_memory (json_pack ("{s:o}", "samples", samples));
 }
 
 json_t *

@@ -27,7 +27,7 @@ static const struct rule rules[] = {
   { "/swapfile.sys", CAUSE_SWAP },
   { "/hiberfil.sys", CAUSE_SWAP },
   { "/boot/init*", CAUSE_INITRD },
-  { "p[0-9]*:/init*", CAUSE_INITRD },   /* /boot in a partition of its own */
+  { "p[0-9]*:/init*", CAUSE_INITRD }, /* /boot in a partition of its own */
   { "/var/log/*", CAUSE_LOGS },
   { "*/winevt/Logs/*", CAUSE_LOGS },
   { "/var/lib/mysql/*", CAUSE_DATABASE },

@@ -96,7 +96,8 @@ drift_print_csv (const json_t *documents)
   for (i = 0; i < NR_CLASSES; ++i)
     printf (",%s_bytes", drift_classes[i].key);
   fputs (",zero_bytes,only_here_bytes,golden_bytes,distinct_bytes,"
-         "stored_bytes,dedup_ratio\r\n", stdout);
+         "stored_bytes,dedup_ratio\r\n",
+         stdout);
   json_array_foreach (documents, j, document)
     print_document (document);
 }

@@ -79,8 +79,8 @@ write_form (FILE *fp, const json_t *histories, const char *file,
   json_object_set_new (view, "page", json_boolean (is_page));
   charts = draw (view, file);
   if (charts != NULL) {
-    r = is_page ? set_page_charts (view, charts) :
-      set_chart (view, "chart", charts);
+    r = is_page ? set_page_charts (view, charts)
+                : set_chart (view, "chart", charts);
     if (r == 0)
       template_write (fp, form, view);
     else

@@ -182,8 +182,7 @@ find_history (const json_t *histories, const json_t *document)
   size_t i;
 
   json_array_foreach (histories, i, history)
-    if (strcmp (json_text (json_array_get (history, 0), "golden"),
-                golden) == 0)
+    if (strcmp (json_text (json_array_get (history, 0), "golden"), golden) == 0)
       return history;
   return NULL;
 }
@@ -200,8 +199,7 @@ add_document (json_t *histories, json_t *document)
     for (i = 0; i < json_array_size (histories); ++i) {
       const json_t *other = json_array_get (histories, i);
 
-      if (strcmp (json_text (json_array_get (other, 0), "golden"),
-                  golden) > 0)
+      if (strcmp (json_text (json_array_get (other, 0), "golden"), golden) > 0)
         break;
     }
     json_array_insert_new (histories, i, history);

@@ -29,8 +29,8 @@ write_fd (int fd, const char *file, drift_write_fn *write_form,
 
   if (fp == NULL || fclose (fp) == EOF)
     exit (fail ("out of memory"));
-  if (r == 0 && (write_all (fd, text, len) == -1 ||
-                 (sync && new_file_sync (fd) == -1)))
+  if (r == 0 &&
+      (write_all (fd, text, len) == -1 || (sync && new_file_sync (fd) == -1)))
     r = image_fail ("%s: %s", file, strerror (errno));
   if (close (fd) == -1 && r == 0)
     r = image_fail ("%s: %s", file, strerror (errno));

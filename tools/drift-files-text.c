@@ -28,8 +28,7 @@ add_row (struct table *table, const json_t *entry, const char *key)
 
 /* The first entries of a list, and how many more there are. */
 static void
-print_list (const json_t *list, const char *key, const char *head,
-            size_t shown)
+print_list (const json_t *list, const char *key, const char *head, size_t shown)
 {
   const size_t nr = json_array_size (list);
   struct table *table = table_new ("lrr");
@@ -88,7 +87,8 @@ print_packages (const json_t *document, const json_t *clone)
       break;
     printf ("%s %s %s", i > 0 ? "," : "", json_text (entry, "package"),
             human_bytes (bytes_of (entry), buf));
-    sharing = json_size (entry, "sibling") == 0 ? 0
+    sharing = json_size (entry, "sibling") == 0
+      ? 0
       : count_sharing (document, json_text (entry, "package"));
     if (sharing > 1)
       printf (" (the same on %zu clones)", sharing);

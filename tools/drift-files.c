@@ -19,14 +19,14 @@
 
 struct asking {
   const struct options *opts;
-  struct nbdedup_frozen *frozen;        /* owned */
+  struct nbdedup_frozen *frozen; /* owned */
   struct progress progress;
-  struct nbdedup_client *client;        /* not owned */
-  struct block_sizes *sizes;    /* owned; as give_back */
-  struct give_back *give_back;  /* owned; of the present document; NULL: no
+  struct nbdedup_client *client; /* not owned */
+  struct block_sizes *sizes;     /* owned; as give_back */
+  struct give_back *give_back;   /* owned; of the present document; NULL: no
                                  * advice is wanted */
-  struct golden_files golden;   /* owned; of the present document */
-  unsigned flags;               /* of drift_files_ask */
+  struct golden_files golden;    /* owned; of the present document */
+  unsigned flags;                /* of drift_files_ask */
 };
 
 /* The helper has a bit for each sector of what it is asked for, so of larger
@@ -41,14 +41,14 @@ struct run {
 };
 
 struct runs {
-  struct run *p;                /* owned */
+  struct run *p; /* owned */
   size_t nr;
-  struct byte_ranges changed;   /* owned; not as the golden image has it */
-  uint64_t block_size, size;    /* of the clone, in bytes */
+  struct byte_ranges changed; /* owned; not as the golden image has it */
+  uint64_t block_size, size;  /* of the clone, in bytes */
   uint64_t clone;
-  struct block_sizes *sizes;    /* not owned; NULL: no advice is wanted */
+  struct block_sizes *sizes; /* not owned; NULL: no advice is wanted */
   bool is_mapped;
-  struct drift_map *map;        /* owned; NULL: none is needed yet */
+  struct drift_map *map; /* owned; NULL: none is needed yet */
 };
 
 static struct drift_map *
@@ -77,9 +77,9 @@ add_range (struct byte_ranges *ranges, uint64_t offset, uint64_t len,
       return;
     }
   }
-  *(struct byte_range *) check_memory (array_add (&ranges->p, &ranges->nr,
-                                                  sizeof *ranges->p)) =
-    (struct byte_range) { offset, len };
+  *(struct byte_range *) check_memory (
+    array_add (&ranges->p, &ranges->nr,
+               sizeof *ranges->p)) = (struct byte_range) { offset, len };
 }
 
 static int
@@ -97,9 +97,10 @@ on_run (void *opaque, uint64_t block, uint64_t nr, enum nbdedup_class class)
     add_range (&runs->changed, offset, len, runs->size);
   if (class != NBDEDUP_SIBLING && class != NBDEDUP_UNIQUE)
     return 0;
-  *(struct run *) check_memory (array_add (&runs->p, &runs->nr,
-                                           sizeof *runs->p)) =
-    (struct run) { offset, len, class == NBDEDUP_UNIQUE };
+  *(struct run *) check_memory (
+    array_add (&runs->p, &runs->nr, sizeof *runs->p)) = (struct run) {
+    offset, len, class == NBDEDUP_UNIQUE
+  };
   return 0;
 }
 
@@ -126,9 +127,12 @@ find_owners (struct asking *a, const struct runs *runs,
   const bool whole = a->give_back != NULL && runs->size <= WHOLE_IMAGE_MAX;
   struct byte_ranges ranges = make_ranges (runs);
   const struct files_question question = {
-    .frozen = a->frozen, .clone = runs->clone, .size = runs->size,
+    .frozen = a->frozen,
+    .clone = runs->clone,
+    .size = runs->size,
     .ranges = whole ? (struct byte_ranges) { &all, 1 } : ranges,
-    .golden = &a->golden, .changed = runs->changed,
+    .golden = &a->golden,
+    .changed = runs->changed,
   };
   const int r = files_helper_ask (&question, answer);
   size_t i;
@@ -138,9 +142,10 @@ find_owners (struct asking *a, const struct runs *runs,
     return -1;
   if (r == 1) {
     owner_map_clear (answer->map, PSEUDO_UNKNOWN);
-    json_array_append_new (answer->notes, json_sprintf
-                           ("all of it: %s, so its files are not known",
-                            image_error ()));
+    json_array_append_new (
+      answer->notes,
+      json_sprintf ("all of it: %s, so its files are not known",
+                    image_error ()));
   }
   for (i = 0; i < runs->nr; ++i)
     owner_map_count (answer->map, runs->p[i].offset, runs->p[i].len,
@@ -154,8 +159,10 @@ add_clone (struct asking *a, const json_t *document, json_t *clone,
            uint64_t number, bool is_mapped)
 {
   struct runs runs = {
-    .block_size = json_size (document, "block_size"), .is_mapped = is_mapped,
-    .clone = number, .sizes = a->sizes,
+    .block_size = json_size (document, "block_size"),
+    .is_mapped = is_mapped,
+    .clone = number,
+    .sizes = a->sizes,
   };
   struct files_answer answer = { .notes = check_memory (json_array ()) };
   int r = 0;
@@ -200,7 +207,7 @@ static int
 add_clones (struct asking *a, json_t *document)
 {
   json_t *sorted = a->flags & DRIFT_MAPS ? drift_by_divergence (document)
-    : NULL;
+                                         : NULL;
   const json_t *clones = json_object_get (document, "clones");
   const size_t nr = json_array_size (clones);
   json_t *clone;
@@ -209,7 +216,8 @@ add_clones (struct asking *a, json_t *document)
 
   json_array_foreach (clones, i, clone) {
     progress_update (&a->progress, i, nr);
-    r = interrupted () ? image_fail ("interrupted")
+    r = interrupted ()
+      ? image_fail ("interrupted")
       : add_clone (a, document, clone, i, is_mapped (sorted, clone));
     if (r == -1)
       break;
@@ -325,8 +333,7 @@ get_documents (struct asking *a)
 {
   json_t *documents = check_memory (json_array ()), *document;
 
-  while ((document = nbdedup_frozen_next (a->frozen, on_progress, a)) !=
-         NULL) {
+  while ((document = nbdedup_frozen_next (a->frozen, on_progress, a)) != NULL) {
     if (json_object_size (document) == 0) {
       json_decref (document);
       return documents;
@@ -388,7 +395,7 @@ drift_files_ask (const struct options *opts, const char *golden,
   }
   if (documents == NULL)
     return NULL;
-  need_all_args ("drift");      /* or there was no memory for a piece */
+  need_all_args ("drift"); /* or there was no memory for a piece */
   if (golden == NULL)
     return check_memory (json_pack ("{s:o}", "goldens", documents));
   result = json_incref (json_array_get (documents, 0));

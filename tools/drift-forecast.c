@@ -56,7 +56,7 @@ value_at (const json_t *series, unsigned days, bool exactly)
 
   json_array_foreach (json_object_get (series, "values"), i, value)
     if (exactly ? json_size (value, "days") == days
-        : json_size (value, "days") <= days)
+                : json_size (value, "days") <= days)
       best = value;
   return best;
 }
@@ -75,8 +75,8 @@ describe (const json_t *value, format_fn *format)
 static const char *
 describe_day (const json_t *object, const char *key, char buf[64])
 {
-  json_t *document = check_memory (json_pack ("{s:O}", "time",
-                                              json_object_get (object, key)));
+  json_t *document = check_memory (
+    json_pack ("{s:O}", "time", json_object_get (object, key)));
 
   drift_time (document, "%Y-%m-%d", buf, 64);
   json_decref (document);
@@ -85,8 +85,8 @@ describe_day (const json_t *object, const char *key, char buf[64])
 
 /* 'what' is "the dedup ratio is below 2". */
 static void
-write_when (FILE *fp, const json_t *when, const json_t *now_s,
-            const char *what, bool always)
+write_when (FILE *fp, const json_t *when, const json_t *now_s, const char *what,
+            bool always)
 {
   char at[64], from[64], to[64];
 
@@ -95,18 +95,19 @@ write_when (FILE *fp, const json_t *when, const json_t *now_s,
       fprintf (fp, "%s now\n", what);
     else
       fprintf (fp, "%s about %s (%s to %s)\n", what,
-              describe_day (when, "time", at),
-              describe_day (when, "earliest", from),
-              json_is_null (json_object_get (when, "latest"))
-              ? "later than can be told" : describe_day (when, "latest", to));
+               describe_day (when, "time", at),
+               describe_day (when, "earliest", from),
+               json_is_null (json_object_get (when, "latest"))
+                 ? "later than can be told"
+                 : describe_day (when, "latest", to));
   }
   else if (json_is_integer (json_object_get (when, "earliest")))
     fprintf (fp, "%s %s at the earliest, not expected before %s\n", what,
-            describe_day (when, "earliest", from),
-            describe_day (when, "looked_until", to));
+             describe_day (when, "earliest", from),
+             describe_day (when, "looked_until", to));
   else if (always)
     fprintf (fp, "%s not before %s, as far ahead as can be told\n", what,
-            describe_day (when, "looked_until", to));
+             describe_day (when, "looked_until", to));
 }
 
 static void
@@ -174,8 +175,7 @@ drift_write_outlook (FILE *fp, const json_t *document)
  */
 
 static void
-add_row (struct table *table, const struct figure *figure,
-         const json_t *series)
+add_row (struct table *table, const struct figure *figure, const json_t *series)
 {
   static const unsigned days[] = { 7, 30, 91 };
   const json_t *value, *error = json_object_get (series, "error");

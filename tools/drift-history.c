@@ -87,8 +87,7 @@ spark_sample (const json_t *history, size_t i, size_t column)
 static void
 print_spark (const json_t *history, figure_fn *figure)
 {
-  const char *const *blocks =
-    terminal_has_utf8 () ? blocks_utf8 : blocks_ascii;
+  const char *const *blocks = terminal_has_utf8 () ? blocks_utf8 : blocks_ascii;
   const size_t nr = json_array_size (history);
   const bool moment = time_at (history, 0) == time_at (history, nr - 1);
   double least = INFINITY, greatest = -INFINITY, value;
@@ -105,9 +104,11 @@ print_spark (const json_t *history, figure_fn *figure)
     if (isnan (value))
       putchar (' ');
     else
-      fputs (blocks[greatest > least ?
-                    (int) ((value - least) / (greatest - least) *
-                           (SPARK_LEVELS - 1) + 0.5) : SPARK_LEVELS / 2],
+      fputs (blocks[greatest > least
+                      ? (int) ((value - least) / (greatest - least) *
+                                 (SPARK_LEVELS - 1) +
+                               0.5)
+                      : SPARK_LEVELS / 2],
              stdout);
   }
 }
@@ -120,8 +121,7 @@ print_sparks (const json_t *history)
 
   printf ("distinct  ");
   print_spark (history, distinct);
-  printf ("  %s to %s\n",
-          human_bytes (figure_at (history, 0, distinct), from),
+  printf ("  %s to %s\n", human_bytes (figure_at (history, 0, distinct), from),
           human_bytes (figure_at (history, last, distinct), to));
   printf ("ratio     ");
   print_spark (history, ratio);
@@ -140,8 +140,8 @@ add_sample (struct table *table, const json_t *document)
   unsigned i;
 
   drift_fleet_read (document, &fleet);
-  table_add (table, "%s", drift_time (document, "%Y-%m-%d %H:%M:%S", buf,
-                                      sizeof buf));
+  table_add (table, "%s",
+             drift_time (document, "%Y-%m-%d %H:%M:%S", buf, sizeof buf));
   table_add (table, "%zu", fleet.nr_clones);
   table_add (table, "%s", drift_bytes (fleet.logical, buf, sizeof buf));
   table_add (table, "%s", drift_bytes (fleet.distinct, buf, sizeof buf));

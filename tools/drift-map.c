@@ -57,8 +57,10 @@ drift_map_add (struct drift_map *map, uint64_t block, uint64_t nr,
                enum nbdedup_class class)
 {
   static const int of_class[] = {
-    [NBDEDUP_GOLDEN_SAME] = -1, [NBDEDUP_GOLDEN_MOVED] = CELL_MOVED,
-    [NBDEDUP_SIBLING] = CELL_SIBLING, [NBDEDUP_UNIQUE] = CELL_UNIQUE,
+    [NBDEDUP_GOLDEN_SAME] = -1,
+    [NBDEDUP_GOLDEN_MOVED] = CELL_MOVED,
+    [NBDEDUP_SIBLING] = CELL_SIBLING,
+    [NBDEDUP_UNIQUE] = CELL_UNIQUE,
     [NBDEDUP_ZERO] = -1,
   };
   uint64_t part;
@@ -84,12 +86,14 @@ drift_map_json (const struct drift_map *map)
   for (i = 0; i < map->nr_cells; ++i) {
     const uint64_t *blocks = map->cells[i].blocks;
 
-    json_array_append_new (cells, json_pack (
-      "[I, I, I]", (json_int_t) blocks[CELL_MOVED],
-      (json_int_t) blocks[CELL_SIBLING], (json_int_t) blocks[CELL_UNIQUE]));
+    json_array_append_new (cells,
+                           json_pack ("[I, I, I]",
+                                      (json_int_t) blocks[CELL_MOVED],
+                                      (json_int_t) blocks[CELL_SIBLING],
+                                      (json_int_t) blocks[CELL_UNIQUE]));
   }
-  return check_memory (json_pack (
-    "{s:I, s:I, s:I, s:o}", "cell_blocks", (json_int_t) map->cell_blocks,
-    "block_size", (json_int_t) map->block_size, "size",
-    (json_int_t) map->size, "cells", cells));
+  return check_memory (json_pack ("{s:I, s:I, s:I, s:o}", "cell_blocks",
+                                  (json_int_t) map->cell_blocks, "block_size",
+                                  (json_int_t) map->block_size, "size",
+                                  (json_int_t) map->size, "cells", cells));
 }

@@ -76,8 +76,7 @@ static const struct fleet_metric {
   { "drift_logical_bytes",
     "Blocks of the golden image and its clones that are not zero",
     get_logical },
-  { "drift_distinct_bytes",
-    "Different contents among them, before compression",
+  { "drift_distinct_bytes", "Different contents among them, before compression",
     get_distinct },
   { "drift_distinct_stored_bytes", "Sectors that these take", get_stored },
   { "drift_dedup_ratio", "Logical bytes by distinct bytes", get_ratio },
@@ -86,8 +85,8 @@ static const struct fleet_metric {
 #define NR(array) (sizeof (array) / sizeof (array)[0])
 
 static void
-print_fleet_metric (const struct fleet_metric *m,
-                    const struct sample *samples, size_t nr)
+print_fleet_metric (const struct fleet_metric *m, const struct sample *samples,
+                    size_t nr)
 {
   char *labels;
   size_t i;
@@ -177,8 +176,8 @@ drift_metrics_print (const json_t *documents, const char *name)
   json_t *document;
   size_t nr = 0, i;
 
-  samples = check_memory (calloc (json_array_size (documents) + 1,
-                                  sizeof *samples));
+  samples = check_memory (
+    calloc (json_array_size (documents) + 1, sizeof *samples));
   json_array_foreach (documents, i, document)
     if (is_asked (document, golden, clone)) {
       samples[nr].document = document;

@@ -13,7 +13,6 @@
 extern void drift_metrics_print (const json_t *documents, const char *name);
 
 /* The same for the present alerts: drift-alert.c. */
-extern void drift_alert_metrics_print (const json_t *alerts,
-                                       const char *name);
+extern void drift_alert_metrics_print (const json_t *alerts, const char *name);
 
 #endif /* NBDEDUP_DRIFT_METRICS_H */

@@ -39,9 +39,9 @@ enum {
 };
 
 struct drift_class {
-  const char *key;              /* in the document */
-  const char *head;             /* of a column */
-  const char *phrase;           /* after a figure, in a sentence */
+  const char *key;    /* in the document */
+  const char *head;   /* of a column */
+  const char *phrase; /* after a figure, in a sentence */
 };
 
 extern const struct drift_class drift_classes[NR_CLASSES];
@@ -51,7 +51,7 @@ struct drift_clone {
   uint64_t logical;
   uint64_t zero;
   uint64_t class[NR_CLASSES];
-  uint64_t only_here;           /* stored; of sums: 0, they do not add up */
+  uint64_t only_here; /* stored; of sums: 0, they do not add up */
 };
 
 /* Bytes, of the golden image and its clones together. */
@@ -59,21 +59,21 @@ struct drift_fleet {
   size_t nr_clones;
   uint64_t golden;
   uint64_t logical, distinct, stored;
-  double ratio;                 /* NaN: the divisor is 0 */
-  struct drift_clone clones;    /* the sums */
+  double ratio;              /* NaN: the divisor is 0 */
+  struct drift_clone clones; /* the sums */
 };
 
 extern void drift_clone_read (const json_t *document, const json_t *clone,
                               struct drift_clone *figures);
-extern void drift_fleet_read (const json_t *document,
-                              struct drift_fleet *figures);
+extern void
+drift_fleet_read (const json_t *document, struct drift_fleet *figures);
 
 /* The bytes that have diverged from the golden image. */
 extern uint64_t drift_diverged (const struct drift_clone *figures);
 
 /* The clone of that name, or NULL. */
-extern const json_t *drift_find_clone (const json_t *document,
-                                       const char *name);
+extern const json_t *
+drift_find_clone (const json_t *document, const char *name);
 
 /* The same clones, the most diverged first: a new array. */
 extern json_t *drift_by_divergence (const json_t *document);
@@ -82,15 +82,15 @@ extern json_t *drift_by_divergence (const json_t *document);
  * 100 %, and only zero is 0 %.
  */
 #define PERCENT_MAX 16
-extern const char *drift_percent (uint64_t part, uint64_t whole,
-                                  char buf[PERCENT_MAX]);
+extern const char *
+drift_percent (uint64_t part, uint64_t whole, char buf[PERCENT_MAX]);
 
 /* "1.90G": human_bytes for narrow columns. */
 extern const char *drift_bytes (uint64_t bytes, char *buf, size_t len);
 
 /* 'format' is strftime's; in this machine's time zone. */
-extern const char *drift_time (const json_t *document, const char *format,
-                               char *buf, size_t len);
+extern const char *
+drift_time (const json_t *document, const char *format, char *buf, size_t len);
 
 /* The histories of 'samples' (documents of any golden images), by the golden
  * image's name: a new array.
@@ -142,9 +142,9 @@ extern json_t *drift_view (const json_t *histories);
  */
 
 /* drift-draw.c: with charts by gnuplot. */
-extern int drift_write_svg (FILE *fp, const json_t *histories,
-                            const char *file);
-extern int drift_write_html (FILE *fp, const json_t *histories,
-                             const char *file);
+extern int
+drift_write_svg (FILE *fp, const json_t *histories, const char *file);
+extern int
+drift_write_html (FILE *fp, const json_t *histories, const char *file);
 
 #endif /* NBDEDUP_DRIFT_REPORT_H */

@@ -36,7 +36,8 @@ series_axis (const json_t *history)
   const size_t last = json_array_size (history) - 1;
   const time_t newest = (time_t) sample_time (history, last);
   struct series_axis axis = {
-    .from = sample_time (history, 0), .to = sample_time (history, last),
+    .from = sample_time (history, 0),
+    .to = sample_time (history, last),
   };
   struct tm tm;
 
@@ -112,7 +113,7 @@ is_visible (const json_t *history, const struct series_axis *axis, size_t i,
   return !axis->moment &&
     (i == 0 ||
      (uint64_t) ((sample_time (history, i) - axis->from) / width) !=
-     (uint64_t) ((sample_time (history, i + 1) - axis->from) / width));
+       (uint64_t) ((sample_time (history, i + 1) - axis->from) / width));
 }
 
 static void

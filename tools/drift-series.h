@@ -13,10 +13,10 @@
 
 /* The columns after the time: drift.gnuplot counts them from 2. */
 enum {
-  SERIES_CLASSES,               /* NR_CLASSES of them, bytes */
-  SERIES_HELD = NR_CLASSES,     /* their sum */
+  SERIES_CLASSES,           /* NR_CLASSES of them, bytes */
+  SERIES_HELD = NR_CLASSES, /* their sum */
   SERIES_DIVERGED,
-  SERIES_LOGICAL,               /* this and the rest: of the fleet only */
+  SERIES_LOGICAL, /* this and the rest: of the fleet only */
   SERIES_DISTINCT,
   SERIES_STORED,
   SERIES_RATIO,
@@ -28,7 +28,7 @@ enum {
  */
 struct series_axis {
   uint64_t from, to;
-  bool moment;                  /* all samples are of one time */
+  bool moment; /* all samples are of one time */
   long offset;
 };
 

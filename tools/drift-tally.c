@@ -17,21 +17,20 @@
  * are made here first.
  */
 struct tally {
-  char *name;                   /* owned */
-  const char *cause;            /* of a file's bytes, static; or NULL */
+  char *name;        /* owned */
+  const char *cause; /* of a file's bytes, static; or NULL */
   uint64_t sibling, unique;
 };
 
 struct tallies {
-  struct tally *p;              /* owned */
+  struct tally *p; /* owned */
   size_t nr;
 };
 
 static size_t
 add_tally (struct tallies *t, const char *name, size_t len)
 {
-  struct tally *tally =
-    check_memory (array_add (&t->p, &t->nr, sizeof *tally));
+  struct tally *tally = check_memory (array_add (&t->p, &t->nr, sizeof *tally));
 
   tally->name = make_string ("%.*s", (int) len, name);
   return t->nr - 1;
@@ -67,11 +66,11 @@ store (struct tallies *t, json_t *clone, const char *list, const char *key)
   if (t->nr > 0)
     qsort (t->p, t->nr, sizeof *t->p, compare_tallies);
   for (i = 0; i < t->nr; ++i) {
-    json_array_append_new (array, json_pack
-                           ("{s:s, s:s*, s:I, s:I}", key, t->p[i].name,
-                            "cause", t->p[i].cause, "sibling",
-                            (json_int_t) t->p[i].sibling, "unique",
-                            (json_int_t) t->p[i].unique));
+    json_array_append_new (array,
+                           json_pack ("{s:s, s:s*, s:I, s:I}", key,
+                                      t->p[i].name, "cause", t->p[i].cause,
+                                      "sibling", (json_int_t) t->p[i].sibling,
+                                      "unique", (json_int_t) t->p[i].unique));
     free (t->p[i].name);
   }
   free (t->p);
@@ -93,7 +92,7 @@ root_len (const char *path)
 
 /* The directories that contain the present path, the root first. */
 struct open_trees {
-  size_t *index;                /* owned; in the tallies */
+  size_t *index; /* owned; in the tallies */
   size_t nr, cap;
 };
 
@@ -112,8 +111,7 @@ enter_trees (struct open_trees *open, struct tallies *t, const char *path)
 
   while (open->nr > 0 && !contains (&t->p[open->index[open->nr - 1]], path))
     open->nr--;
-  len = open->nr > 0 ? strlen (t->p[open->index[open->nr - 1]].name)
-    : 0;
+  len = open->nr > 0 ? strlen (t->p[open->index[open->nr - 1]].name) : 0;
   for (;;) {
     if (len == 0)
       len = root_len (path);
@@ -170,9 +168,9 @@ find_listed (const struct owner *owners, size_t nr, const char *path)
   const struct owner *owner = find_owner (owners, nr, path);
   char *merged;
 
-  if (owner != NULL || (strncmp (path, "/bin/", 5) != 0 &&
-                        strncmp (path, "/sbin/", 6) != 0 &&
-                        strncmp (path, "/lib", 4) != 0))
+  if (owner != NULL ||
+      (strncmp (path, "/bin/", 5) != 0 && strncmp (path, "/sbin/", 6) != 0 &&
+       strncmp (path, "/lib", 4) != 0))
     return owner;
   merged = make_string ("/usr%s", path);
   owner = find_owner (owners, nr, merged);
@@ -192,7 +190,7 @@ find_packages (const struct files_answer *answer, const struct owner *owners,
 
   for (i = 0; i < answer->nr_packages; ++i)
     for (rest = answer->packages[i].files;
-         (line = strsep (&rest, "\n")) != NULL; )
+         (line = strsep (&rest, "\n")) != NULL;)
       if ((owner = find_listed (owners, nr, line)) != NULL)
         packages[owner - owners] = answer->packages[i].name;
   return packages;
@@ -219,8 +217,8 @@ drift_tally (json_t *clone, const struct files_answer *answer)
   const char **package = find_packages (answer, owners, nr);
 
   for (i = 0; i < nr; ++i) {
-    add_to (&causes, find_tally (&causes, drift_cause (owners[i].path,
-                                                       package[i])),
+    add_to (&causes,
+            find_tally (&causes, drift_cause (owners[i].path, package[i])),
             &owners[i]);
     if (package[i] != NULL)
       add_to (&packages, find_tally (&packages, package[i]), &owners[i]);

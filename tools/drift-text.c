@@ -78,8 +78,7 @@ print_summary (const json_t *document, const struct drift_fleet *fleet)
   if (fleet->nr_clones > 0)
     snprintf (nr, sizeof nr, "%zu", fleet->nr_clones);
   printf ("%s and %s clone%s: %s logical, %s distinct (%s stored)\n",
-          json_text (document, "golden"), nr,
-          fleet->nr_clones == 1 ? "" : "s",
+          json_text (document, "golden"), nr, fleet->nr_clones == 1 ? "" : "s",
           human_bytes (fleet->logical, logical),
           human_bytes (fleet->distinct, distinct),
           human_bytes (fleet->stored, stored));
@@ -89,7 +88,8 @@ print_summary (const json_t *document, const struct drift_fleet *fleet)
   for (i = 0; i < NR_CLASSES; ++i)
     printf ("%s %s %s", i == 0 ? "" : ",",
             drift_percent (fleet->clones.class[i], fleet->clones.logical,
-                           percent), drift_classes[i].phrase);
+                           percent),
+            drift_classes[i].phrase);
   putchar ('\n');
 }
 

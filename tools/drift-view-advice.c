@@ -18,8 +18,9 @@ commands_view (const json_t *commands)
   size_t i;
 
   json_array_foreach (commands, i, command)
-    json_array_append_new (views, view_pack ("{s:s}", "line",
-                                             json_string_value (command)));
+    json_array_append_new (views,
+                           view_pack ("{s:s}", "line",
+                                      json_string_value (command)));
   return views;
 }
 
@@ -31,9 +32,12 @@ clones_view (const json_t *clones)
 
   json_array_foreach (clones, i, clone)
     if (i < CLONES_NAMED)
-      json_array_append_new (views, view_pack (
-        "{s:s, s:o, s:b}", "clone", json_text (clone, "name"), "saves",
-        view_bytes (json_size (clone, "saves_bytes")), "first", i == 0));
+      json_array_append_new (views,
+                             view_pack ("{s:s, s:o, s:b}", "clone",
+                                        json_text (clone, "name"), "saves",
+                                        view_bytes (
+                                          json_size (clone, "saves_bytes")),
+                                        "first", i == 0));
   return views;
 }
 
@@ -45,16 +49,16 @@ action_view (const json_t *action)
   const size_t nr = json_array_size (clones);
   const size_t nr_commands = json_array_size (commands);
 
-  return view_pack (
-    "{s:o, s:s, s:o, s:b, s:I, s:o, s:b, s:I}",
-    "saves_total", view_bytes (json_size (action, "saves_bytes")),
-    "text", json_text (action, "text"),
-    "commands", commands_view (commands),
-    "has_commands", nr_commands > 0,
-    "many_commands", (json_int_t) (nr_commands > COMMANDS_SHOWN ?
-                                   nr_commands : 0),
-    "saving", clones_view (clones), "has_saving", nr > 0,
-    "saving_left", (json_int_t) (nr > CLONES_NAMED ? nr - CLONES_NAMED : 0));
+  return view_pack ("{s:o, s:s, s:o, s:b, s:I, s:o, s:b, s:I}", "saves_total",
+                    view_bytes (json_size (action, "saves_bytes")), "text",
+                    json_text (action, "text"), "commands",
+                    commands_view (commands), "has_commands", nr_commands > 0,
+                    "many_commands",
+                    (json_int_t) (nr_commands > COMMANDS_SHOWN ? nr_commands
+                                                               : 0),
+                    "saving", clones_view (clones), "has_saving", nr > 0,
+                    "saving_left",
+                    (json_int_t) (nr > CLONES_NAMED ? nr - CLONES_NAMED : 0));
 }
 
 void
@@ -69,6 +73,7 @@ drift_view_advice (json_t *view, const json_t *document)
   views = view_pack ("[]");
   json_array_foreach (advice, i, action)
     json_array_append_new (views, action_view (action));
-  json_object_update_new (view, view_pack ("{s:b, s:o}", "has_advice", 1,
-                                           "advice", views));
+  json_object_update_new (view,
+                          view_pack ("{s:b, s:o}", "has_advice", 1, "advice",
+                                     views));
 }

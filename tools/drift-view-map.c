@@ -17,7 +17,7 @@
 
 /* Units of the picture. */
 #define CELL 10
-#define LEFT 64                 /* room for labels */
+#define LEFT 64 /* room for labels */
 #define LABELS_MAX 8
 
 /* From the bottom up; the numbers are those of a cell's array. */
@@ -71,7 +71,7 @@ is_at (const unsigned heights[NR_LAYERS], size_t layer, unsigned *from,
 struct grid {
   const json_t *cells;
   size_t nr;
-  uint64_t cell_blocks, last_blocks;    /* the last cell may have fewer */
+  uint64_t cell_blocks, last_blocks; /* the last cell may have fewer */
 };
 
 static bool
@@ -118,9 +118,10 @@ layers_view (const struct grid *g, const char *prefix)
   size_t i;
 
   for (i = 0; i < NR_LAYERS; ++i)
-    json_array_append_new (views, view_pack (
-      "{s:s, s:s, s:o}", "layer", layers[i].key, "prefix", prefix,
-      "path", layer_path (g, i)));
+    json_array_append_new (views,
+                           view_pack ("{s:s, s:s, s:o}", "layer", layers[i].key,
+                                      "prefix", prefix, "path",
+                                      layer_path (g, i)));
   return views;
 }
 
@@ -133,8 +134,7 @@ outline (size_t nr)
                             full * CELL, MAP_COLUMNS * CELL);
   char *last = make_string ("M%d %zuh%zuv%dh-%zuz", LEFT, full * CELL,
                             rest * CELL, CELL, rest * CELL);
-  char *path = make_string ("%s%s", full > 0 ? rows : "",
-                            rest > 0 ? last : "");
+  char *path = make_string ("%s%s", full > 0 ? rows : "", rest > 0 ? last : "");
 
   free (rows);
   free (last);
@@ -168,10 +168,14 @@ labels_view (size_t rows, uint64_t row_bytes)
   while ((rows - 1) / step >= LABELS_MAX)
     step *= 2;
   for (i = 0; i < rows; i += step)
-    json_array_append_new (views, view_pack (
-      "{s:I, s:I, s:s}", "x", (json_int_t) LEFT - 5, "y",
-      (json_int_t) (i * CELL + CELL - 1), "offset",
-      i == 0 ? "0" : human_bytes (i * row_bytes, buf)));
+    json_array_append_new (views,
+                           view_pack ("{s:I, s:I, s:s}", "x",
+                                      (json_int_t) LEFT - 5, "y",
+                                      (json_int_t) (i * CELL + CELL - 1),
+                                      "offset",
+                                      i == 0
+                                        ? "0"
+                                        : human_bytes (i * row_bytes, buf)));
   return views;
 }
 
@@ -212,16 +216,13 @@ drift_view_map (const json_t *map, const char *prefix)
   lines_path = grid_lines (g.nr);
   view = view_pack (
     "{s:I, s:I, s:o, s:o, s:o, s:I, s:b, s:s, s:s, s:o, s:o, s:I, s:I, s:I}",
-    "map_width", (json_int_t) LEFT + MAP_COLUMNS * CELL + 1,
-    "map_height", (json_int_t) rows * CELL + 1,
-    "cell", view_bytes (cell_bytes),
-    "map_row", view_bytes (cell_bytes * MAP_COLUMNS),
-    "block", view_bytes (block_size),
+    "map_width", (json_int_t) LEFT + MAP_COLUMNS * CELL + 1, "map_height",
+    (json_int_t) rows * CELL + 1, "cell", view_bytes (cell_bytes), "map_row",
+    view_bytes (cell_bytes * MAP_COLUMNS), "block", view_bytes (block_size),
     "cell_blocks", (json_int_t) g.cell_blocks, "one_block", g.cell_blocks == 1,
-    "cells_path", cells_path, "lines_path", lines_path,
-    "layers", layers_view (&g, prefix),
-    "offsets", labels_view (rows, cell_bytes * MAP_COLUMNS),
-    "nr_cells", (json_int_t) g.nr,
+    "cells_path", cells_path, "lines_path", lines_path, "layers",
+    layers_view (&g, prefix), "offsets",
+    labels_view (rows, cell_bytes * MAP_COLUMNS), "nr_cells", (json_int_t) g.nr,
     "unique_cells", count_cells (&g, 0), "sibling_cells", count_cells (&g, 1));
   free (cells_path);
   free (lines_path);

@@ -37,15 +37,15 @@ struct part {
   const char *name;
   uint64_t sibling, unique;
   size_t nr_clones;
-  struct share present;         /* of the clone that came last */
-  struct share most[OWNERS_SHOWN];      /* of the others, the most first */
-  json_t *causes;               /* owned; of a place: {cause: bytes}, or NULL */
+  struct share present;            /* of the clone that came last */
+  struct share most[OWNERS_SHOWN]; /* of the others, the most first */
+  json_t *causes; /* owned; of a place: {cause: bytes}, or NULL */
 };
 
 struct parts {
-  struct part *p;               /* owned */
+  struct part *p; /* owned */
   size_t nr;
-  json_t *index;                /* owned; name: number */
+  json_t *index; /* owned; name: number */
 };
 
 static void
@@ -166,7 +166,7 @@ is_in (const char *path, const char *place)
   const size_t len = strlen (place);
 
   return place[len - 1] == '/' ? strncmp (path, place, len) == 0
-    : strcmp (path, place) == 0;
+                               : strcmp (path, place) == 0;
 }
 
 /* Remove what has too few bytes once what is chosen below it has been taken
@@ -178,7 +178,7 @@ choose_places (struct parts *places, uint64_t least)
   const size_t nr = places->nr;
   size_t *parent = check_memory (calloc (nr + 1, sizeof *parent));
   uint64_t *taken = check_memory (calloc (nr + 1, sizeof *taken));
-  size_t i, n = 0, above = nr;  /* nr: none */
+  size_t i, n = 0, above = nr; /* nr: none */
 
   if (nr > 0)
     qsort (places->p, nr, sizeof *places->p, compare_names);
@@ -188,7 +188,7 @@ choose_places (struct parts *places, uint64_t least)
     parent[i] = above;
     above = i;
   }
-  for (i = nr; i-- > 0; ) {
+  for (i = nr; i-- > 0;) {
     const uint64_t all = bytes_of (&places->p[i]);
 
     if (all < taken[i] + least)
@@ -209,7 +209,7 @@ find_place (const struct parts *places, const char *path)
 {
   size_t i;
 
-  for (i = places->nr; i-- > 0; )
+  for (i = places->nr; i-- > 0;)
     if (is_in (path, places->p[i].name))
       return places->p[i].name;
   return "elsewhere";
@@ -222,10 +222,12 @@ add_cause (struct part *part, const json_t *entry)
 
   if (part->causes == NULL)
     part->causes = check_memory (json_object ());
-  json_object_set_new (part->causes, cause, view_pack (
-    "I", (json_int_t) (json_size (part->causes, cause) +
-                       json_size (entry, "sibling") +
-                       json_size (entry, "unique"))));
+  json_object_set_new (part->causes, cause,
+                       view_pack ("I",
+                                  (json_int_t) (json_size (part->causes,
+                                                           cause) +
+                                                json_size (entry, "sibling") +
+                                                json_size (entry, "unique"))));
 }
 
 /* The cause of most of a place's bytes; NULL: it has none. */
@@ -237,8 +239,8 @@ main_cause (const struct part *part)
 
   json_object_foreach (part->causes, cause, bytes)
     if (most == NULL ||
-        json_integer_value (bytes) > (json_int_t) json_size (part->causes,
-                                                             most))
+        json_integer_value (bytes) >
+          (json_int_t) json_size (part->causes, most))
       most = cause;
   return most;
 }
@@ -265,7 +267,8 @@ collect_places (struct parts *places, const json_t *clones, uint64_t all)
 
       if (*path == '<' || !is_tree (path))
         add_cause (add_to_part (places, find_place (&trees, path),
-                                json_text (clone, "name"), entry), entry);
+                                json_text (clone, "name"), entry),
+                   entry);
     }
   parts_free (&trees);
 }
@@ -282,9 +285,11 @@ shares_view (const struct part *part)
   size_t i;
 
   for (i = 0; i < OWNERS_SHOWN && part->most[i].clone != NULL; ++i)
-    json_array_append_new (views, view_pack (
-      "{s:s, s:o, s:b}", "clone", part->most[i].clone, "bytes",
-      view_bytes (part->most[i].bytes), "first", i == 0));
+    json_array_append_new (views,
+                           view_pack ("{s:s, s:o, s:b}", "clone",
+                                      part->most[i].clone, "bytes",
+                                      view_bytes (part->most[i].bytes), "first",
+                                      i == 0));
   return views;
 }
 
@@ -297,20 +302,17 @@ part_view (const struct part *part, const struct part *first, uint64_t all)
   return view_pack (
     "{s:s, s:o, s:o, s:o, s:b, s:b, s:b, s:s, s:o, s:o, s:I, s:b, s:b, s:o,"
     " s:b, s:s*, s:b}",
-    "what", part->name, "total", view_bytes (bytes_of (part)),
-    "unique_bytes", view_bytes (part->unique),
-    "sibling_bytes", view_bytes (part->sibling),
+    "what", part->name, "total", view_bytes (bytes_of (part)), "unique_bytes",
+    view_bytes (part->unique), "sibling_bytes", view_bytes (part->sibling),
     "has_unique", part->unique > 0, "has_sibling", part->sibling > 0,
-    "has_both", part->unique > 0 && part->sibling > 0,
-    "percent", drift_percent (bytes_of (part), all, percent),
-    "unique_width", view_width (part->unique, most),
-    "sibling_width", view_width (part->sibling, most),
-    "nr_having", (json_int_t) part->nr_clones,
-    "one_has", part->nr_clones == 1, "later", part != first,
-    "shares", shares_view (part),
-    "more_have", part->nr_clones > OWNERS_SHOWN,
-    "main_cause", main_cause (part),
-    "only_cause", json_object_size (part->causes) == 1);
+    "has_both", part->unique > 0 && part->sibling > 0, "percent",
+    drift_percent (bytes_of (part), all, percent), "unique_width",
+    view_width (part->unique, most), "sibling_width",
+    view_width (part->sibling, most), "nr_having", (json_int_t) part->nr_clones,
+    "one_has", part->nr_clones == 1, "later", part != first, "shares",
+    shares_view (part), "more_have", part->nr_clones > OWNERS_SHOWN,
+    "main_cause", main_cause (part), "only_cause",
+    json_object_size (part->causes) == 1);
 }
 
 /* The first parts, the most bytes first; frees them. */
@@ -325,8 +327,7 @@ parts_view (struct parts *parts, uint64_t all, size_t shown)
   if (parts->nr > 0)
     qsort (parts->p, parts->nr, sizeof *parts->p, compare_bytes);
   for (i = 0; i < parts->nr && i < shown; ++i)
-    json_array_append_new (views, part_view (&parts->p[i], &parts->p[0],
-                                             all));
+    json_array_append_new (views, part_view (&parts->p[i], &parts->p[0], all));
   parts_free (parts);
   return views;
 }
@@ -359,10 +360,11 @@ notes_view (const json_t *clones)
       add_to_part (&parts, json_string_value (note), json_text (clone, "name"),
                    NULL);
   for (i = 0; i < parts.nr && i < NOTES_SHOWN; ++i)
-    json_array_append_new (views, view_pack (
-      "{s:s, s:I, s:b}", "note", parts.p[i].name, "nr_having",
-      (json_int_t) parts.p[i].nr_clones, "one_has",
-      parts.p[i].nr_clones == 1));
+    json_array_append_new (views,
+                           view_pack ("{s:s, s:I, s:b}", "note",
+                                      parts.p[i].name, "nr_having",
+                                      (json_int_t) parts.p[i].nr_clones,
+                                      "one_has", parts.p[i].nr_clones == 1));
   parts_free (&parts);
   return views;
 }
@@ -382,17 +384,19 @@ why_view (const json_t *clones)
   parts_begin (&places);
   collect_places (&places, clones, all);
   nr_packages = packages.nr;
-  view = view_pack (
-    "{s:o, s:o, s:o, s:o, s:o, s:b, s:b, s:I}", "all", view_bytes (all),
-    "causes", parts_view (&causes, all, SIZE_MAX),
-    "packages", parts_view (&packages, all, PACKAGES_SHOWN),
-    "places", parts_view (&places, all, SIZE_MAX),
-    "notes", notes_view (clones),
-    "has_packages", nr_packages > 0, "has_any", all > 0,
-    "packages_left", (json_int_t) (nr_packages > PACKAGES_SHOWN ?
-                                   nr_packages - PACKAGES_SHOWN : 0));
-  json_object_set_new (view, "has_notes", json_boolean (
-    json_array_size (json_object_get (view, "notes")) > 0));
+  view = view_pack ("{s:o, s:o, s:o, s:o, s:o, s:b, s:b, s:I}", "all",
+                    view_bytes (all), "causes",
+                    parts_view (&causes, all, SIZE_MAX), "packages",
+                    parts_view (&packages, all, PACKAGES_SHOWN), "places",
+                    parts_view (&places, all, SIZE_MAX), "notes",
+                    notes_view (clones), "has_packages", nr_packages > 0,
+                    "has_any", all > 0, "packages_left",
+                    (json_int_t) (nr_packages > PACKAGES_SHOWN
+                                    ? nr_packages - PACKAGES_SHOWN
+                                    : 0));
+  json_object_set_new (view, "has_notes",
+                       json_boolean (json_array_size (
+                                       json_object_get (view, "notes")) > 0));
   return view;
 }
 
@@ -405,11 +409,17 @@ reason_view (const json_t *document, json_t *clone, size_t i, const char *nth)
   char *prefix = make_string ("m%s-%zu", nth, i + 1);
 
   drift_clone_read (document, clone, &figures);
-  json_object_update_new (view, view_pack (
-    "{s:s, s:b, s:o, s:o, s:o*}", "name", json_text (clone, "name"),
-    "first", i == 0, "clone_unique", view_bytes (figures.class[CLASS_UNIQUE]),
-    "clone_sibling", view_bytes (figures.class[CLASS_SIBLING]),
-    "map", map == NULL ? NULL : drift_view_map (map, prefix)));
+  json_object_update_new (view,
+                          view_pack ("{s:s, s:b, s:o, s:o, s:o*}", "name",
+                                     json_text (clone, "name"), "first", i == 0,
+                                     "clone_unique",
+                                     view_bytes (figures.class[CLASS_UNIQUE]),
+                                     "clone_sibling",
+                                     view_bytes (figures.class[CLASS_SIBLING]),
+                                     "map",
+                                     map == NULL
+                                       ? NULL
+                                       : drift_view_map (map, prefix)));
   free (prefix);
   json_decref (one);
   return view;
@@ -420,8 +430,8 @@ drift_view_why (json_t *view, const json_t *document)
 {
   json_t *sorted = drift_by_divergence (document), *clone;
   json_t *reasons = view_pack ("[]");
-  char *nth = make_string ("%" JSON_INTEGER_FORMAT, json_integer_value
-                           (json_object_get (view, "nth")));
+  char *nth = make_string ("%" JSON_INTEGER_FORMAT,
+                           json_integer_value (json_object_get (view, "nth")));
   size_t i;
 
   if (json_object_get (json_array_get (sorted, 0), "files") != NULL) {

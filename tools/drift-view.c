@@ -77,10 +77,13 @@ class_views (const json_t *style, const struct drift_clone *figures)
   json_array_foreach (views, i, view) {
     const uint64_t bytes = figures->class[i];
 
-    json_object_update_new (view, view_pack (
-      "{s:o, s:o, s:s}", "bytes", view_bytes (bytes),
-      "width", view_width (bytes, figures->logical),
-      "percent", drift_percent (bytes, figures->logical, percent)));
+    json_object_update_new (view,
+                            view_pack ("{s:o, s:o, s:s}", "bytes",
+                                       view_bytes (bytes), "width",
+                                       view_width (bytes, figures->logical),
+                                       "percent",
+                                       drift_percent (bytes, figures->logical,
+                                                      percent)));
   }
   return views;
 }
@@ -89,13 +92,12 @@ static json_t *
 clone_view (const json_t *style, const char *name,
             const struct drift_clone *figures)
 {
-  return view_pack ("{s:s, s:o, s:o, s:o, s:o, s:o}",
-                    "name", name,
-                    "logical", view_bytes (figures->logical),
-                    "diverged", view_bytes (drift_diverged (figures)),
-                    "zero", view_bytes (figures->zero),
-                    "only_here", view_bytes (figures->only_here),
-                    "classes", class_views (style, figures));
+  return view_pack ("{s:s, s:o, s:o, s:o, s:o, s:o}", "name", name, "logical",
+                    view_bytes (figures->logical), "diverged",
+                    view_bytes (drift_diverged (figures)), "zero",
+                    view_bytes (figures->zero), "only_here",
+                    view_bytes (figures->only_here), "classes",
+                    class_views (style, figures));
 }
 
 /* The most diverged first. */
@@ -109,8 +111,9 @@ clone_views (const json_t *style, const json_t *document)
 
   json_array_foreach (sorted, i, clone) {
     drift_clone_read (document, clone, &figures);
-    json_array_append_new (views, clone_view (style, json_text (clone, "name"),
-                                              &figures));
+    json_array_append_new (views,
+                           clone_view (style, json_text (clone, "name"),
+                                       &figures));
   }
   json_decref (sorted);
   return views;
@@ -145,11 +148,12 @@ outlook_views (const json_t *document)
  * are raised to the greatest value and time.  NULL: there is no forecast.
  */
 static json_t *
-ahead_lines (const json_t *document, const char *key, long offset,
-             double *top, double *to)
+ahead_lines (const json_t *document, const char *key, long offset, double *top,
+             double *to)
 {
-  const json_t *series =
-    json_object_get (json_object_get (document, "forecast"), key);
+  const json_t *series = json_object_get (json_object_get (document,
+                                                           "forecast"),
+                                          key);
   const json_t *values = json_object_get (series, "values");
   const double now = json_number_value (json_object_get (series, "now"));
   char *text = NULL;
@@ -193,13 +197,16 @@ set_forecast (json_t *view, const json_t *document, long offset,
 
   json_t *outlook = outlook_views (document);
 
-  json_object_update_new (view, view_pack (
-    "{s:b, s:o}", "leads", json_array_size (outlook) > 0, "outlook",
-    outlook));
+  json_object_update_new (view,
+                          view_pack ("{s:b, s:o}", "leads",
+                                     json_array_size (outlook) > 0, "outlook",
+                                     outlook));
   if (unique != NULL && ratio != NULL)
-    json_object_set_new (view, "forecast", view_pack (
-      "{s:O, s:O, s:f, s:f, s:f}", "unique_lines", unique, "ratio_lines",
-      ratio, "ahead", to, "top_unique", top_unique, "top_ahead", top_ratio));
+    json_object_set_new (view, "forecast",
+                         view_pack ("{s:O, s:O, s:f, s:f, s:f}", "unique_lines",
+                                    unique, "ratio_lines", ratio, "ahead", to,
+                                    "top_unique", top_unique, "top_ahead",
+                                    top_ratio));
   json_decref (unique);
   json_decref (ratio);
 }
@@ -229,10 +236,12 @@ set_clone_series (json_t *views, const json_t *history, const json_t *lines)
   json_array_foreach (views, i, view) {
     set_lines (view, history, json_text (view, "name"), CLONE_COLUMNS,
                greatest);
-    json_object_update_new (view, view_pack (
-      "{s:I, s:f, s:f, s:O*}", "n", (json_int_t) i + 1,
-      "top", greatest[SERIES_HELD], "top_diverged", greatest[SERIES_DIVERGED],
-      "line", json_array_get (lines, i)));
+    json_object_update_new (view,
+                            view_pack ("{s:I, s:f, s:f, s:O*}", "n",
+                                       (json_int_t) i + 1, "top",
+                                       greatest[SERIES_HELD], "top_diverged",
+                                       greatest[SERIES_DIVERGED], "line",
+                                       json_array_get (lines, i)));
     top = fmax (top, greatest[SERIES_HELD]);
   }
   json_array_foreach (views, i, view)
@@ -249,14 +258,16 @@ set_fleet_series (json_t *view, const json_t *history, const json_t *document)
   double greatest[NR_SERIES];
 
   set_lines (view, history, NULL, FLEET_COLUMNS, greatest);
-  json_object_update_new (view, view_pack (
-    "{s:f, s:f, s:i, s:f, s:f, s:f, s:f}",
-    "from", (double) axis.from + axis.offset,
-    "to", (double) axis.to + axis.offset, "moment", (int) axis.moment,
-    "top_held", greatest[SERIES_HELD], "top_logical",
-    greatest[SERIES_LOGICAL], "top_distinct",
-    fmax (greatest[SERIES_DISTINCT], greatest[SERIES_STORED]),
-    "top_ratio", greatest[SERIES_RATIO]));
+  json_object_update_new (view,
+                          view_pack ("{s:f, s:f, s:i, s:f, s:f, s:f, s:f}",
+                                     "from", (double) axis.from + axis.offset,
+                                     "to", (double) axis.to + axis.offset,
+                                     "moment", (int) axis.moment, "top_held",
+                                     greatest[SERIES_HELD], "top_logical",
+                                     greatest[SERIES_LOGICAL], "top_distinct",
+                                     fmax (greatest[SERIES_DISTINCT],
+                                           greatest[SERIES_STORED]),
+                                     "top_ratio", greatest[SERIES_RATIO]));
   set_forecast (view, document, axis.offset, greatest);
 }
 
@@ -273,15 +284,15 @@ fleet_view (const json_t *style, const json_t *document)
 
   drift_fleet_read (document, &fleet);
   view = clone_view (style, "all clones", &fleet.clones);
-  json_object_update_new (view, view_pack (
-    "{s:o, s:o, s:o, s:o, s:I, s:b, s:b}",
-    "held", view_bytes (fleet.clones.logical),
-    "logical", view_bytes (fleet.logical),
-    "distinct", view_bytes (fleet.distinct),
-    "stored", view_bytes (fleet.stored),
-    "nr_clones", (json_int_t) fleet.nr_clones,
-    "holds", fleet.clones.logical > 0,
-    "several", fleet.nr_clones > 1));
+  json_object_update_new (view,
+                          view_pack ("{s:o, s:o, s:o, s:o, s:I, s:b, s:b}",
+                                     "held", view_bytes (fleet.clones.logical),
+                                     "logical", view_bytes (fleet.logical),
+                                     "distinct", view_bytes (fleet.distinct),
+                                     "stored", view_bytes (fleet.stored),
+                                     "nr_clones", (json_int_t) fleet.nr_clones,
+                                     "holds", fleet.clones.logical > 0,
+                                     "several", fleet.nr_clones > 1));
   if (!isnan (fleet.ratio)) {
     snprintf (ratio, sizeof ratio, "%.2f", fleet.ratio);
     json_object_set_new (view, "ratio", view_pack ("s", ratio));
@@ -292,8 +303,8 @@ fleet_view (const json_t *style, const json_t *document)
 static json_t *
 golden_view (const json_t *style, const json_t *history, size_t nth)
 {
-  const json_t *document =
-    json_array_get (history, json_array_size (history) - 1);
+  const json_t *document = json_array_get (history,
+                                           json_array_size (history) - 1);
   json_t *view = fleet_view (style, document);
   json_t *sorted = drift_by_time (history);
   json_t *clones = clone_views (style, document), *drawn = json_copy (clones);
@@ -304,14 +315,19 @@ golden_view (const json_t *style, const json_t *history, size_t nth)
     json_array_remove (drawn, json_array_size (drawn) - 1);
   set_fleet_series (view, sorted, document);
   set_clone_series (drawn, sorted, json_object_get (style, "clone_lines"));
-  json_object_update_new (view, view_pack (
-    "{s:I, s:s, s:s, s:o, s:o, s:I, s:I, s:b}", "nth", (json_int_t) nth,
-    "golden", json_text (document, "golden"),
-    "as_of", drift_time (document, "%Y-%m-%d %H:%M %Z", time, sizeof time),
-    "clones", clones, "drawn", drawn,
-    "nr_drawn", (json_int_t) json_array_size (drawn),
-    "not_drawn", (json_int_t) (nr - json_array_size (drawn)),
-    "printed", nr <= CLONES_PRINTED));
+  json_object_update_new (view,
+                          view_pack ("{s:I, s:s, s:s, s:o, s:o, s:I, s:I, s:b}",
+                                     "nth", (json_int_t) nth, "golden",
+                                     json_text (document, "golden"), "as_of",
+                                     drift_time (document, "%Y-%m-%d %H:%M %Z",
+                                                 time, sizeof time),
+                                     "clones", clones, "drawn", drawn,
+                                     "nr_drawn",
+                                     (json_int_t) json_array_size (drawn),
+                                     "not_drawn",
+                                     (json_int_t) (nr -
+                                                   json_array_size (drawn)),
+                                     "printed", nr <= CLONES_PRINTED));
   drift_view_why (view, document);
   drift_view_advice (view, document);
   json_decref (sorted);
@@ -328,10 +344,12 @@ drift_view (const json_t *histories)
 
   json_array_foreach (histories, i, history)
     json_array_append_new (goldens, golden_view (view, history, i + 1));
-  json_object_update_new (view, view_pack (
-    "{s:s, s:b, s:i, s:I, s:o}", "generator", PACKAGE_STRING,
-    "several_goldens", nr > 1, "part_height", PART_HEIGHT,
-    "height", (json_int_t) PART_HEIGHT * (nr == 0 ? 1 : nr),
-    "goldens", goldens));
+  json_object_update_new (view,
+                          view_pack ("{s:s, s:b, s:i, s:I, s:o}", "generator",
+                                     PACKAGE_STRING, "several_goldens", nr > 1,
+                                     "part_height", PART_HEIGHT, "height",
+                                     (json_int_t) PART_HEIGHT *
+                                       (nr == 0 ? 1 : nr),
+                                     "goldens", goldens));
   return view;
 }

@@ -31,8 +31,7 @@ add_ratio (struct table *table, const json_t *row, const char *key,
     table_add (table, "-");
   else if (error > 0)
     /* Round up, so that it does not look smaller than it is. */
-    table_add (table, "%.2f +- %.3f", number_of (row, key),
-               error + 0.000499);
+    table_add (table, "%.2f +- %.3f", number_of (row, key), error + 0.000499);
   else
     table_add (table, "%.2f", number_of (row, key));
 }
@@ -42,8 +41,8 @@ print_table (const json_t *result)
 {
   struct table *table = table_new ("rrrrrrrrrl");
   static const char *const head[] = {
-    "BLOCK", "BLOCKS", "ZERO", "DISTINCT", "DEDUP", "COMPRESS", "STORED",
-    "METADATA", "REDUCTION", "",
+    "BLOCK",    "BLOCKS", "ZERO",     "DISTINCT",  "DEDUP",
+    "COMPRESS", "STORED", "METADATA", "REDUCTION", "",
   };
   char buf[HUMAN_MAX];
   json_t *row;
@@ -58,10 +57,9 @@ print_table (const json_t *result)
     table_add (table, "%" PRIu64, json_size (row, "distinct"));
     add_ratio (table, row, "dedup_ratio", "dedup_error");
     add_ratio (table, row, "compress_ratio", "compress_error");
-    table_add (table, "%s", human_bytes (json_size (row, "stored_bytes"),
-                                         buf));
-    table_add (table, "%s", human_bytes (json_size (row, "metadata_bytes"),
-                                         buf));
+    table_add (table, "%s", human_bytes (json_size (row, "stored_bytes"), buf));
+    table_add (table, "%s",
+               human_bytes (json_size (row, "metadata_bytes"), buf));
     add_ratio (table, row, "reduction", "reduction_error");
     table_add (table, "%s",
                json_is_true (json_object_get (row, "best")) ? "best" : "");
@@ -79,9 +77,10 @@ print_rivals (const json_t *result, const json_t *best)
   size_t i;
 
   json_array_foreach (result, i, row) {
-    if (row == best || number_of (best, "reduction") -
-        number_of (row, "reduction") > number_of (best, "reduction_error") +
-        number_of (row, "reduction_error"))
+    if (row == best ||
+        number_of (best, "reduction") - number_of (row, "reduction") >
+          number_of (best, "reduction_error") +
+            number_of (row, "reduction_error"))
       continue;
     printf ("%s%s", nr++ == 0 ? "As good, within the error: " : ", ",
             block_size (row, buf));
@@ -94,9 +93,13 @@ print_rivals (const json_t *result, const json_t *best)
 static void
 print_needs (const json_t *result)
 {
-  static const struct { const char *head, *key; } columns[] = {
-    { "POOL.DB", "database_bytes" }, { "JOURNAL", "journal_bytes" },
-    { "SUMMARIES", "summary_bytes" }, { "DDT-CACHE", "ddt_cache_bytes" },
+  static const struct {
+    const char *head, *key;
+  } columns[] = {
+    { "POOL.DB", "database_bytes" },
+    { "JOURNAL", "journal_bytes" },
+    { "SUMMARIES", "summary_bytes" },
+    { "DDT-CACHE", "ddt_cache_bytes" },
   };
   struct table *table = table_new ("rrrrr");
   char buf[HUMAN_MAX];
@@ -109,8 +112,8 @@ print_needs (const json_t *result)
   json_array_foreach (result, i, row) {
     table_add (table, "%s", block_size (row, buf));
     for (j = 0; j < sizeof columns / sizeof columns[0]; ++j)
-      table_add (table, "%s", human_bytes (json_size (row, columns[j].key),
-                                           buf));
+      table_add (table, "%s",
+                 human_bytes (json_size (row, columns[j].key), buf));
   }
   printf ("\nOn disk, pool.db with its copy; in memory, the ddt-cache that "
           "serves best:\n");
@@ -138,11 +141,12 @@ print_best (const json_t *result)
   }
   if (number_of (best, "reduction") > 1)
     printf ("Blocks of %s pay best: the data would take 1/%.2f of its "
-            "size.\n", block_size (best, buf), number_of (best, "reduction"));
+            "size.\n",
+            block_size (best, buf), number_of (best, "reduction"));
   else
     printf ("Nothing is saved: with blocks of %s the data would take %.2f "
-            "times its size.\n", block_size (best, buf),
-            1 / number_of (best, "reduction"));
+            "times its size.\n",
+            block_size (best, buf), 1 / number_of (best, "reduction"));
   print_rivals (result, best);
   if (sampled)
     printf ("The contents did not fit into the memory: where DEDUP has an "

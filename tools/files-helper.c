@@ -42,9 +42,9 @@ struct talk {
   struct files_answer *a;
   int fd;
   uint64_t list_bytes;
-  int map;                      /* where the map goes; -1: none is wanted */
+  int map; /* where the map goes; -1: none is wanted */
   uint64_t map_bytes;
-  uint8_t *buf;                 /* owned; FILES_READ_MAX bytes */
+  uint8_t *buf; /* owned; FILES_READ_MAX bytes */
 };
 
 void
@@ -78,7 +78,8 @@ files_helper_check (void)
   if (access (name, X_OK) == -1)
     r = image_fail ("--files needs the program %s, which is not there: it is "
                     "built and installed if configure finds The Sleuth Kit's "
-                    "library (Debian's libtsk-dev)", name);
+                    "library (Debian's libtsk-dev)",
+                    name);
   free (name);
   return r;
 }
@@ -166,11 +167,11 @@ take_read (struct talk *t, const struct files_message *m)
   struct files_message answer = { .type = FILES_READ, .len = m->b };
   int r;
 
-  if (m->len != 0 || m->b == 0 || m->b > FILES_READ_MAX ||
-      m->a >= t->q->size || m->b > t->q->size - m->a)
+  if (m->len != 0 || m->b == 0 || m->b > FILES_READ_MAX || m->a >= t->q->size ||
+      m->b > t->q->size - m->a)
     return fail_invalid ();
-  if (nbdedup_frozen_read (t->q->frozen, t->q->clone, t->buf, m->b,
-                           m->a) == -1) {
+  if (nbdedup_frozen_read (t->q->frozen, t->q->clone, t->buf, m->b, m->a) ==
+      -1) {
     /* A block that is lost to damage is no reason to see nothing. */
     if (errno != EIO)
       return image_fail ("%s", nbdedup_error ());
@@ -183,8 +184,8 @@ take_read (struct talk *t, const struct files_message *m)
 static struct package_list *
 add_package (struct talk *t)
 {
-  return check_memory (array_add (&t->a->packages, &t->a->nr_packages,
-                                  sizeof *t->a->packages));
+  return check_memory (
+    array_add (&t->a->packages, &t->a->nr_packages, sizeof *t->a->packages));
 }
 
 static int
@@ -279,7 +280,7 @@ take_text (struct talk *t, const struct files_message *m)
     return 0;
   case FILES_PACKAGE:
     return m->a > 0 ? take_same_package (t, m->a)
-      : take_package (t, text, m->len);
+                    : take_package (t, text, m->len);
   case FILES_MAP:
     return take_map (t, m->len);
   case FILES_FILES:
@@ -304,7 +305,8 @@ take_all (struct talk *t)
       r = take_read (t, &m);
     else if (m.type == FILES_EXTENT)
       r = m.len != 0 || owner_map_extent (t->a->map, m.a, m.b) == -1
-        ? fail_invalid () : 0;
+        ? fail_invalid ()
+        : 0;
     else
       r = take_text (t, &m);
     if (r != 0)
@@ -365,8 +367,9 @@ lend_ranges (struct confine *confine, const char *name,
              const struct byte_ranges *ranges, int *fd)
 {
   *fd = memfd_create ("ranges", MFD_CLOEXEC);
-  if (*fd == -1 || write_all (*fd, (const char *) ranges->p,
-                              ranges->nr * sizeof *ranges->p) == -1)
+  if (*fd == -1 ||
+      write_all (*fd, (const char *) ranges->p,
+                 ranges->nr * sizeof *ranges->p) == -1)
     return image_fail ("cannot start nbdedup-files: %s", strerror (errno));
   confine_file (confine, name, *fd, false);
   return 0;
@@ -398,8 +401,10 @@ ask (const struct files_question *q, struct files_answer *answer, int map)
     confine_file (confine, FILES_GOLDEN, q->golden->map, false);
   }
   if (r == 0)
-    r = run_helper (&t, confine, map != -1 ? FILES_MAKE_MAP
-                    : knows ? FILES_USE_MAP : NULL);
+    r = run_helper (&t, confine,
+                    map != -1 ? FILES_MAKE_MAP
+                      : knows ? FILES_USE_MAP
+                              : NULL);
   if (r == 0 && t.map_bytes > MAP_MAX)
     r = 1;
   confine_free (confine);
@@ -444,7 +449,9 @@ files_helper_map (struct nbdedup_frozen *frozen, uint64_t size,
                   struct golden_files *golden)
 {
   const struct files_question question = {
-    .frozen = frozen, .clone = NBDEDUP_FROZEN_GOLDEN, .size = size,
+    .frozen = frozen,
+    .clone = NBDEDUP_FROZEN_GOLDEN,
+    .size = size,
   };
   int r;
 

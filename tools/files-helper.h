@@ -23,38 +23,38 @@
 
 /* A list of dpkg's: the files of a package, one a line. */
 struct package_list {
-  char *name, *files;           /* owned */
+  char *name, *files; /* owned */
   size_t len, cap;
 };
 
 struct files_answer {
-  struct owner_map *map;        /* not owned */
-  struct package_list *packages;        /* owned */
+  struct owner_map *map;         /* not owned */
+  struct package_list *packages; /* owned */
   size_t nr_packages;
-  json_t *notes;                /* owned; an array of lines */
+  json_t *notes; /* owned; an array of lines */
 };
 
 extern void files_answer_free (struct files_answer *answer);
 
 /* The map of a golden image, and its packages. */
 struct golden_files {
-  int map;                      /* owned descriptor; -1: there is none */
+  int map; /* owned descriptor; -1: there is none */
   struct files_answer answer;
 };
 
 extern void golden_files_free (struct golden_files *golden);
 
 struct byte_ranges {
-  struct byte_range *p;         /* ascending, apart */
+  struct byte_range *p; /* ascending, apart */
   size_t nr;
 };
 
 struct files_question {
-  struct nbdedup_frozen *frozen;        /* not owned */
+  struct nbdedup_frozen *frozen; /* not owned */
   uint64_t clone, size;
-  struct byte_ranges ranges;    /* not owned: what has no owner yet */
-  const struct golden_files *golden;    /* not owned; NULL: no map is known */
-  struct byte_ranges changed;   /* not owned: what is not the golden image's */
+  struct byte_ranges ranges;         /* not owned: what has no owner yet */
+  const struct golden_files *golden; /* not owned; NULL: no map is known */
+  struct byte_ranges changed; /* not owned: what is not the golden image's */
 };
 
 /* -1 unless the helper is there: image_error. */

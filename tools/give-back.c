@@ -13,7 +13,7 @@
 #include "tools.h"
 
 struct ranges {
-  struct nbdedup_range *p;      /* owned */
+  struct nbdedup_range *p; /* owned */
   size_t nr;
   uint64_t bytes;
 };
@@ -23,7 +23,7 @@ struct clone_ranges {
 };
 
 struct give_back {
-  struct clone_ranges *clones;  /* owned */
+  struct clone_ranges *clones; /* owned */
   size_t nr;
 };
 
@@ -82,8 +82,8 @@ give_back_add (struct give_back *g, const struct owner_map *map)
     [GIVE_BACK_TEMPORARY] = is_free_or_temporary,
     [GIVE_BACK_JOURNAL] = is_free_or_journal,
   };
-  struct clone_ranges *clone =
-    check_memory (array_add (&g->clones, &g->nr, sizeof *clone));
+  struct clone_ranges *clone = check_memory (
+    array_add (&g->clones, &g->nr, sizeof *clone));
   struct ranges *r;
   size_t i;
   int set;

@@ -17,7 +17,10 @@
  * space then.
  */
 enum give_back_set {
-  GIVE_BACK_FREE, GIVE_BACK_SWAP, GIVE_BACK_TEMPORARY, GIVE_BACK_JOURNAL,
+  GIVE_BACK_FREE,
+  GIVE_BACK_SWAP,
+  GIVE_BACK_TEMPORARY,
+  GIVE_BACK_JOURNAL,
   NR_GIVE_BACK,
 };
 
@@ -37,7 +40,7 @@ extern uint64_t give_back_bytes (const struct give_back *g, uint64_t clone,
 extern bool give_back_has (const struct give_back *g, enum give_back_set set);
 
 /* Tell the frozen moment about all sets that have some.  -1: nbdedup_error. */
-extern int give_back_tell (const struct give_back *g,
-                           struct nbdedup_frozen *frozen);
+extern int
+give_back_tell (const struct give_back *g, struct nbdedup_frozen *frozen);
 
 #endif /* NBDEDUP_GIVE_BACK_H */

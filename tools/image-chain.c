@@ -42,28 +42,28 @@
  */
 #define MEMORY_BASE (UINT64_C (1) << 30)
 #define INFO_SECONDS 20
-#define CHECK_SECONDS 60        /* and one for each GiB of the file */
-#define SERVE_SECONDS 300       /* and one for each MiB of the file */
+#define CHECK_SECONDS 60  /* and one for each GiB of the file */
+#define SERVE_SECONDS 300 /* and one for each MiB of the file */
 
 struct link {
-  char *path;                   /* owned; as in messages */
-  char *format;                 /* owned */
-  int fd;                       /* owned; -1: an NBD server's */
+  char *path;   /* owned; as in messages */
+  char *format; /* owned */
+  int fd;       /* owned; -1: an NBD server's */
   bool is_device;
   dev_t dev;
   ino_t ino;
-  json_t *file;                 /* owned; QEMU's node without the format */
-  json_t *data_file;            /* owned; may be NULL */
+  json_t *file;      /* owned; QEMU's node without the format */
+  json_t *data_file; /* owned; may be NULL */
 };
 
 struct chain {
-  const char *name;             /* not owned; the user's name for it */
+  const char *name; /* not owned; the user's name for it */
   bool allow_backing;
-  struct image_uri *uri;        /* owned; NULL: a file */
-  struct confine *confine;      /* owned */
+  struct image_uri *uri;   /* owned; NULL: a file */
+  struct confine *confine; /* owned */
   struct link links[CHAIN_MAX];
   unsigned nr_links;
-  uint64_t allocated;           /* by all files */
+  uint64_t allocated; /* by all files */
   uint64_t virtual_size;
 };
 
@@ -101,7 +101,8 @@ new_link (struct chain *chain, const char *path)
 
   if (chain->nr_links == CHAIN_MAX) {
     image_fail ("%s: refers to more than %d files: merge some of them "
-                "('qemu-img commit')", chain->name, CHAIN_MAX);
+                "('qemu-img commit')",
+                chain->name, CHAIN_MAX);
     return NULL;
   }
   chain->nr_links++;
@@ -131,8 +132,8 @@ add_file (struct chain *chain, const char *path)
   for (i = 0; i + 1 < chain->nr_links; ++i)
     if (chain->links[i].fd != -1 && chain->links[i].dev == st.st_dev &&
         chain->links[i].ino == st.st_ino) {
-      image_fail ("%s: refers to %s twice: its files form a loop",
-                  chain->name, path);
+      image_fail ("%s: refers to %s twice: its files form a loop", chain->name,
+                  path);
       return NULL;
     }
   chain->allocated += (uint64_t) st.st_blocks * 512;
@@ -143,8 +144,8 @@ add_file (struct chain *chain, const char *path)
   confine_file (chain->confine, alias, link->fd, false);
   confine_directory (chain->confine, dir, real);
   link->file = json_pack ("{s:s, s:s}", "driver",
-                          link->is_device ? "host_device" : "file",
-                          "filename", alias);
+                          link->is_device ? "host_device" : "file", "filename",
+                          alias);
   free (alias);
   free (dir);
   free (real);
@@ -161,9 +162,9 @@ add_server (struct chain *chain)
   if (chain->uri == NULL)
     return NULL;
   snprintf (digits, sizeof digits, "%d", CHILD_FD);
-  link->file = json_pack ("{s:s, s:{s:s, s:s}, s:s}", "driver", "nbd",
-                          "server", "type", "fd", "str", digits,
-                          "export", image_uri_export (chain->uri));
+  link->file = json_pack ("{s:s, s:{s:s, s:s}, s:s}", "driver", "nbd", "server",
+                          "type", "fd", "str", digits, "export",
+                          image_uri_export (chain->uri));
   if (link->file == NULL) {
     image_fail ("%s: its name is not valid UTF-8", chain->name);
     return NULL;
@@ -185,7 +186,7 @@ make_node (const struct chain *chain, unsigned first, bool deep)
     const struct link *link = &chain->links[i];
     json_t *outer;
 
-    if (link->format == NULL)   /* a data file */
+    if (link->format == NULL) /* a data file */
       continue;
     outer = json_pack ("{s:s, s:O}", "driver", link->format, "file",
                        link->file);
@@ -241,17 +242,18 @@ fail_refers (const struct chain *chain, const struct link *link,
                        link->path);
   if (!chain->allow_backing)
     return image_fail ("%s: refers to another file, '%s': give --allow-backing "
-                       "to read that, too", link->path, what);
+                       "to read that, too",
+                       link->path, what);
   return image_fail ("%s: refers to '%s', which is not a readable disk image: "
-                     "give a regular file or a block device", link->path, what);
+                     "give a regular file or a block device",
+                     link->path, what);
 }
 
 /* A program failed on 'link'.  Returns true if that was because of an access
  * that was refused.
  */
 static bool
-fail_program (struct chain *chain, const struct link *link,
-              struct child *child)
+fail_program (struct chain *chain, const struct link *link, struct child *child)
 {
   char *refused = confine_refused (chain->confine);
   const bool was_refused = refused != NULL;
@@ -279,8 +281,8 @@ connect_server (struct chain *chain, int *fd)
 
 /* Run it to its end: 0 if it ran, whatever its status. */
 static int
-run_program (struct chain *chain, struct child *child,
-             const char *const argv[], uint64_t seconds)
+run_program (struct chain *chain, struct child *child, const char *const argv[],
+             uint64_t seconds)
 {
   int fd, r;
 
@@ -314,8 +316,8 @@ get_info (struct chain *chain, unsigned nr, bool *is_unreadable)
   struct child child;
 
   /* Only in this format parts of an image are files. */
-  confine_learn (chain->confine, chain->allow_backing &&
-                 strcmp (link->format, "vmdk") == 0);
+  confine_learn (chain->confine,
+                 chain->allow_backing && strcmp (link->format, "vmdk") == 0);
   if (run_program (chain, &child, argv, INFO_SECONDS) == 0) {
     if (child_exited (&child, 0) && (text = child_output (&child)) != NULL)
       info = json_loads (text, 0, NULL);
@@ -350,15 +352,15 @@ check_vdi (const struct link *link)
   struct stat st;
   uint64_t need;
 
-  if (link->fd == -1 || fstat (link->fd, &st) == -1 ||
-      !S_ISREG (st.st_mode) ||
+  if (link->fd == -1 || fstat (link->fd, &st) == -1 || !S_ISREG (st.st_mode) ||
       pread (link->fd, header, sizeof header, 0) != (ssize_t) sizeof header)
-    return 0;                   /* not a file, or too short for this check */
+    return 0; /* not a file, or too short for this check */
   need = le32_at (header + 0x158) +
     (uint64_t) le32_at (header + 0x178) * le32_at (header + 0x184);
-  return (uint64_t) st.st_size >= need ? 0 :
-    image_fail ("%s: is damaged: the file is shorter than its header says",
-                link->path);
+  return (uint64_t) st.st_size >= need
+    ? 0
+    : image_fail ("%s: is damaged: the file is shorter than its header says",
+                  link->path);
 }
 
 static int
@@ -382,8 +384,8 @@ check_one (struct chain *chain, unsigned nr)
         child_exited (&child, CHECK_UNSUPPORTED))
       r = 0;
     else if (json_size (found, "corruptions") > 0)
-      image_fail ("%s: is damaged: 'qemu-img check' finds %" PRIu64
-                  " errors", link->path, json_size (found, "corruptions"));
+      image_fail ("%s: is damaged: 'qemu-img check' finds %" PRIu64 " errors",
+                  link->path, json_size (found, "corruptions"));
     else
       fail_program (chain, link, &child);
     child_end (&child);
@@ -433,11 +435,11 @@ resolve (const struct link *link, const char *name)
   if (strncmp (name, "file:", 5) == 0)
     name += 5;
   else if (name[strcspn (name, ":/")] == ':')
-    return NULL;                /* for QEMU it is a protocol */
+    return NULL; /* for QEMU it is a protocol */
   if (*name == '/')
     return copy_string (name);
   if (link->fd == -1)
-    return NULL;                /* a server's export has no directory */
+    return NULL; /* a server's export has no directory */
   dir = directory_of (link->path);
   path = make_string ("%s%s", dir, name);
   free (dir);
@@ -458,8 +460,8 @@ follow (struct chain *chain, const struct link *link, const char *name)
   path = resolve (link, name);
   if (path == NULL)
     image_fail ("%s: refers to '%s', which is not a file on this machine: copy "
-                "the image with 'qemu-img convert' if you trust it", link->path,
-                name);
+                "the image with 'qemu-img convert' if you trust it",
+                link->path, name);
   else
     next = add_file (chain, path);
   free (path);
@@ -500,8 +502,8 @@ follow_backing (struct chain *chain, const struct link *link,
     return 0;
   next = follow (chain, link, name);
   if (next == NULL ||
-      set_backing_format (next,
-                          info_text (info, "backing-filename-format")) == -1)
+      set_backing_format (next, info_text (info, "backing-filename-format")) ==
+        -1)
     return -1;
   return 1;
 }
@@ -528,7 +530,8 @@ static uint64_t
 virtual_max (const char *format)
 {
   return strcmp (format, "qcow2") == 0 ? VIRTUAL_MAX_QCOW2
-    : strcmp (format, "qcow") == 0 ? VIRTUAL_MAX_QCOW : VIRTUAL_MAX;
+    : strcmp (format, "qcow") == 0     ? VIRTUAL_MAX_QCOW
+                                       : VIRTUAL_MAX;
 }
 
 /* Check one image and add the next one.  Returns 1 if there is one. */
@@ -549,10 +552,12 @@ examine (struct chain *chain, unsigned nr, bool *is_unreadable)
   if (chain->virtual_size > virtual_max (chain->links[0].format))
     r = image_fail ("%s: says that its disk has %" PRIu64 " bytes, which is "
                     "too much for %s: if it is not damaged, convert it to raw "
-                    "first", link->path, chain->virtual_size, link->format);
+                    "first",
+                    link->path, chain->virtual_size, link->format);
   else if (json_is_true (json_object_get (info, "encrypted")))
     r = image_fail ("%s: is encrypted: decrypt it first ('qemu-img convert' "
-                    "with its secret)", link->path);
+                    "with its secret)",
+                    link->path);
   if (r == 0)
     r = follow_data_file (chain, link, info);
   if (r == 0)

@@ -10,11 +10,11 @@
 #include "image.h"
 #include "tools.h"
 
-#define IN_FLIGHT_MAX 16        /* that copy_images has threads for */
+#define IN_FLIGHT_MAX 16 /* that copy_images has threads for */
 
 struct estimate_image {
   struct image base;
-  struct nbdedup_estimate *engine;      /* not owned */
+  struct nbdedup_estimate *engine; /* not owned */
 };
 
 /* copy_images cuts at multiples of 1 MiB, and of this target's 'align', so the
@@ -56,7 +56,7 @@ image_estimate_new (struct nbdedup_estimate *engine,
   size_t i;
 
   e->engine = engine;
-  e->base.starts_zero = true;   /* holes need not be written */
+  e->base.starts_zero = true; /* holes need not be written */
   for (i = 0; i < settings->nr_block_sizes; ++i)
     if (e->base.align < settings->block_sizes[i])
       e->base.align = settings->block_sizes[i];

@@ -30,13 +30,13 @@
 
 struct file_image {
   struct image base;
-  int fd;                       /* owned */
-  uint8_t *head;                /* owned; bytes already read from a stream */
+  int fd;        /* owned */
+  uint8_t *head; /* owned; bytes already read from a stream */
   uint32_t head_len, head_used;
 
   /* A target's. */
   bool is_device;
-  bool is_new;                  /* new_file is in use */
+  bool is_new; /* new_file is in use */
   struct new_file new_file;
 };
 
@@ -128,7 +128,7 @@ file_extents (struct image *image, uint64_t len, uint64_t offset)
   if (data == -1 && errno == ENXIO)
     return last_hole (f);
   hole = data == -1 ? -1 : lseek (f->fd, data, SEEK_HOLE);
-  if (hole == -1) {             /* not supported here: all is data */
+  if (hole == -1) { /* not supported here: all is data */
     image_add_extent (image, image->size, false);
     return 0;
   }
@@ -226,8 +226,8 @@ file_close (struct image *image, bool failed)
 
   if (f->fd != -1) {
     /* Pipes have nothing to sync. */
-    if (!failed && new_file_sync (f->fd) == -1 &&
-        errno != EINVAL && errno != EROFS && errno != ENOTSUP)
+    if (!failed && new_file_sync (f->fd) == -1 && errno != EINVAL &&
+        errno != EROFS && errno != ENOTSUP)
       r = fail_errno (image);
     if (close (f->fd) == -1 && !failed && r == 0)
       r = fail_errno (image);
@@ -264,11 +264,14 @@ static const struct image_ops target_ops = {
 static int
 fail_kind (const char *file, mode_t mode)
 {
-  return S_ISDIR (mode) ? image_fail ("%s: Is a directory", file)
+  return S_ISDIR (mode)
+    ? image_fail ("%s: Is a directory", file)
     : image_fail ("%s: is a %s, not a disk image: give a file, a block device, "
-                  "or '-' and redirect standard input", file,
-                  S_ISFIFO (mode) ? "FIFO" : S_ISSOCK (mode) ? "socket"
-                  : "character device");
+                  "or '-' and redirect standard input",
+                  file,
+                  S_ISFIFO (mode)     ? "FIFO"
+                    : S_ISSOCK (mode) ? "socket"
+                                      : "character device");
 }
 
 int
@@ -377,8 +380,9 @@ open_special (struct file_image *f, const char *file, const struct stat *st,
   if (end == -1)
     return fail_errno (&f->base);
   if ((uint64_t) end < size)
-    return image_fail ("%s: the device has %" PRIu64 " bytes, the volume %"
-                       PRIu64, file, (uint64_t) end, size);
+    return image_fail ("%s: the device has %" PRIu64
+                       " bytes, the volume %" PRIu64,
+                       file, (uint64_t) end, size);
   f->base.granule = DEVICE_GRANULE;
   f->base.stays_partial = true;
   return 0;
@@ -406,8 +410,8 @@ struct image *
 image_file_target (const char *file, uint64_t size)
 {
   struct file_image *f = image_new (sizeof *f, &target_ops,
-                                    strcmp (file, "-") == 0 ?
-                                    "standard output" : file);
+                                    strcmp (file, "-") == 0 ? "standard output"
+                                                            : file);
 
   f->fd = -1;
   if (open_target (f, file, size) == -1) {

@@ -10,7 +10,7 @@
 
 struct finder_image {
   struct image base;
-  struct nbdedup_finder *finder;        /* not owned, both */
+  struct nbdedup_finder *finder; /* not owned, both */
   struct nbdedup_client *client;
 };
 
@@ -19,8 +19,8 @@ offer (void *opaque, uint64_t address, const void *content, uint32_t len)
 {
   struct finder_image *f = opaque;
 
-  return nbdedup_client_repair (f->client, address, content, len) == -1
-    ? -1 : 0;
+  return nbdedup_client_repair (f->client, address, content, len) == -1 ? -1
+                                                                        : 0;
 }
 
 static int
@@ -29,7 +29,7 @@ finder_write (struct image *image, const uint8_t *buf, uint32_t len,
 {
   struct finder_image *f = (struct finder_image *) image;
 
-  (void) offset;                /* a multiple of this image's 'align' */
+  (void) offset; /* a multiple of this image's 'align' */
   if (nbdedup_finder_look (f->finder, buf, len, offer, f) == -1)
     return image_fail ("%s", nbdedup_error ());
   return 0;
@@ -49,14 +49,13 @@ static const struct image_ops ops = {
 };
 
 struct image *
-image_finder_new (struct nbdedup_finder *finder,
-                  struct nbdedup_client *client)
+image_finder_new (struct nbdedup_finder *finder, struct nbdedup_client *client)
 {
   struct finder_image *f = image_new (sizeof *f, &ops, "scrub");
 
   f->finder = finder;
   f->client = client;
-  f->base.starts_zero = true;   /* holes need not be written */
+  f->base.starts_zero = true; /* holes need not be written */
   f->base.align = nbdedup_finder_block_size (finder);
   return &f->base;
 }

@@ -36,7 +36,9 @@ static const struct magic {
   { "parallels", 0, 16, "WithouFreSpacExt" },
   { "bochs", 0, 26, "Bochs Virtual HD Image\0\0\0\0" },
   { "gzip", 0, 3, "\x1f\x8b\x08" },
-  { "xz", 0, 6, "\xfd" "7zXZ\0" },
+  { "xz", 0, 6,
+    "\xfd"
+    "7zXZ\0" },
   { "zstd", 0, 4, "\x28\xb5\x2f\xfd" },
   { "bzip2", 0, 3, "BZh" },
   { "lz4", 0, 4, "\x04\x22\x4d\x18" },
@@ -46,8 +48,8 @@ static const struct magic {
  * formats of an image file.
  */
 static const char *const formats[] = {
-  "qcow2", "qcow", "qed", "vmdk", "vdi", "vhdx", "vpc", "parallels",
-  "bochs", "cloop", "dmg", "luks",
+  "qcow2", "qcow",      "qed",   "vmdk",  "vdi", "vhdx",
+  "vpc",   "parallels", "bochs", "cloop", "dmg", "luks",
 };
 
 /* QEMU does not make the last ones, or only with a secret. */
@@ -59,7 +61,7 @@ static const char *const formats[] = {
 static const struct suffix {
   const char *suffix;
   const char *format;
-  bool is_sure;                 /* whatever the file begins with */
+  bool is_sure; /* whatever the file begins with */
 } suffixes[] = {
   { ".raw", "raw", true },
   { ".dd", "raw", true },
@@ -107,9 +109,11 @@ is_format (const char *name)
 int
 image_format_check (const char *format)
 {
-  return is_format (format) ? 0 :
-    image_fail ("'%s' is not an image format: must be raw, qcow2, vmdk, vdi, "
-                "vhdx, vpc, qed, qcow, parallels, bochs, cloop or dmg", format);
+  return is_format (format)
+    ? 0
+    : image_fail ("'%s' is not an image format: must be raw, qcow2, vmdk, vdi, "
+                  "vhdx, vpc, qed, qcow, parallels, bochs, cloop or dmg",
+                  format);
 }
 
 int
@@ -155,7 +159,8 @@ has_vpc_footer (int fd, off_t size)
 
   return size >= VPC_FOOTER_LEN &&
     pread (fd, mark, sizeof mark, size - VPC_FOOTER_LEN) ==
-    (ssize_t) sizeof mark && memcmp (mark, VPC_MARK, sizeof mark) == 0;
+    (ssize_t) sizeof mark &&
+    memcmp (mark, VPC_MARK, sizeof mark) == 0;
 }
 
 /* 'sign' NULL: no known format begins like this. */
@@ -168,14 +173,14 @@ judge (const char *file, const char *sign, char **format)
     return 0;
   if (sign != NULL && !is_format (sign))
     return image_fail ("%s: is a %s file: decompress it first, or give "
-                       "--format raw to take its bytes as they are", file,
-                       sign);
+                       "--format raw to take its bytes as they are",
+                       file, sign);
   if (sign == NULL)
     sign = "raw";
   if (suffix != NULL && strcmp (suffix->format, sign) != 0)
     return image_fail ("%s: its name says %s, its content looks like %s: say "
-                       "which it is: --format %s, or --format %s", file,
-                       suffix->format, sign, suffix->format, sign);
+                       "which it is: --format %s, or --format %s",
+                       file, suffix->format, sign, suffix->format, sign);
   if (strcmp (sign, "raw") != 0)
     *format = copy_string (sign);
   return 0;
@@ -193,7 +198,7 @@ image_format_detect (const char *file, int fd, char **format)
   if (fstat (fd, &st) == -1)
     return image_fail ("%s: %s", file, strerror (errno));
   if (!S_ISREG (st.st_mode))
-    return 0;                   /* a device has no format */
+    return 0; /* a device has no format */
   do
     n = pread (fd, head, sizeof head, 0);
   while (n == -1 && errno == EINTR);

@@ -28,15 +28,15 @@
 #include "tools.h"
 
 #define CONNECTIONS_MAX 4
-#define IN_FLIGHT 16            /* over all connections; qemu-nbd has 16 */
+#define IN_FLIGHT 16 /* over all connections; qemu-nbd has 16 */
 #define NBD_GRANULE (64 << 10)
 
 /* The largest round number for the length of a request. */
 #define REQUEST_MAX (UINT64_C (1) << 30)
 
 struct connection {
-  struct nbd_handle *nbd;       /* owned; has a lock of its own */
-  int wakefd;                   /* owned; there are new requests */
+  struct nbd_handle *nbd; /* owned; has a lock of its own */
+  int wakefd;             /* owned; there are new requests */
   pthread_t thread;
   bool started;
   atomic_bool stopping;
@@ -46,11 +46,11 @@ struct nbd_image {
   struct image base;
   struct connection connections[CONNECTIONS_MAX];
   unsigned nr_connections;
-  atomic_uint next;             /* connection to use */
-  const char *server;           /* name for messages */
+  atomic_uint next;   /* connection to use */
+  const char *server; /* name for messages */
   bool has_extents, can_zero;
 
-  pthread_mutex_t lock;         /* protects the waiting requests */
+  pthread_mutex_t lock; /* protects the waiting requests */
   pthread_cond_t done;
 };
 
@@ -58,7 +58,7 @@ struct request {
   struct nbd_image *image;
   bool done;
   int error;
-  uint64_t offset;              /* extents: where the next one begins */
+  uint64_t offset; /* extents: where the next one begins */
 };
 
 /* libnbd's text, without the name of its function. */
@@ -124,12 +124,12 @@ connection_thread (void *opaque)
   while (!atomic_load (&conn->stopping) && !nbd_aio_is_dead (conn->nbd) &&
          !nbd_aio_is_closed (conn->nbd)) {
     pfd[0] = (struct pollfd) {
-      .fd = nbd_aio_get_fd (conn->nbd), .events = poll_events (conn->nbd),
+      .fd = nbd_aio_get_fd (conn->nbd),
+      .events = poll_events (conn->nbd),
     };
     if (poll (pfd, 2, -1) == -1)
-      continue;                 /* EINTR */
-    if (pfd[1].revents != 0 &&
-        read (conn->wakefd, &count, sizeof count) == -1)
+      continue; /* EINTR */
+    if (pfd[1].revents != 0 && read (conn->wakefd, &count, sizeof count) == -1)
       continue;
     if (pfd[0].revents != 0)
       notify (conn->nbd, pfd[0].revents);
@@ -173,8 +173,7 @@ connect_one (struct nbd_image *n, struct connection *conn, const char *uri,
 static int
 start_thread (struct nbd_image *n, struct connection *conn)
 {
-  const int err = pthread_create (&conn->thread, NULL, connection_thread,
-                                  conn);
+  const int err = pthread_create (&conn->thread, NULL, connection_thread, conn);
 
   if (err != 0)
     return image_fail ("%s: cannot start a thread: %s", n->base.name,
@@ -197,7 +196,7 @@ on_done (void *opaque, int *error)
   req->error = *error;
   pthread_cond_broadcast (&req->image->done);
   pthread_mutex_unlock (&req->image->lock);
-  return 1;                     /* libnbd retires the command */
+  return 1; /* libnbd retires the command */
 }
 
 static struct connection *
@@ -212,17 +211,18 @@ fail_lost (const struct nbd_image *n)
   return image_fail ("%s: %s went away", n->base.name, n->server);
 }
 
-#define COMPLETION(req) \
+#define COMPLETION(req)                                                        \
   ((nbd_completion_callback) { .callback = on_done, .user_data = (req) })
 
 /* Wait for a request; 'cookie' is what libnbd returned for it. */
 static int
-wait_request (struct nbd_image *n, struct connection *conn,
-              struct request *req, int64_t cookie)
+wait_request (struct nbd_image *n, struct connection *conn, struct request *req,
+              int64_t cookie)
 {
   if (cookie == -1)
-    return nbd_aio_is_dead (conn->nbd) || nbd_aio_is_closed (conn->nbd) ?
-      fail_lost (n) : fail_nbd (&n->base);
+    return nbd_aio_is_dead (conn->nbd) || nbd_aio_is_closed (conn->nbd)
+      ? fail_lost (n)
+      : fail_nbd (&n->base);
   wake (conn);
   pthread_mutex_lock (&n->lock);
   while (!req->done)
@@ -289,8 +289,8 @@ nbd_zeroes (struct image *image, uint64_t len, uint64_t offset)
   if (!n->can_zero)
     return write_zeroes (n, len, offset);
   return wait_request (n, conn, &req,
-                       nbd_aio_zero (conn->nbd, len, offset,
-                                     COMPLETION (&req), 0));
+                       nbd_aio_zero (conn->nbd, len, offset, COMPLETION (&req),
+                                     0));
 }
 
 static int
@@ -320,7 +320,8 @@ nbd_extents (struct image *image, uint64_t len, uint64_t offset)
   struct connection *conn = next_connection (n);
   struct request req = { .image = n };
   const nbd_extent_callback callback = {
-    .callback = on_extents, .user_data = &req,
+    .callback = on_extents,
+    .user_data = &req,
   };
 
   if (!n->has_extents) {
@@ -384,7 +385,7 @@ nbd_image_close (struct image *image, bool failed)
       pthread_join (conn->thread, NULL);
     }
     if (!failed && r == 0)
-      nbd_shutdown (conn->nbd, 0);      /* no request is outstanding */
+      nbd_shutdown (conn->nbd, 0); /* no request is outstanding */
     if (conn->nbd != NULL)
       nbd_close (conn->nbd);
     if (conn->wakefd != -1)
@@ -432,8 +433,8 @@ connect_all (struct nbd_image *n, const char *uri, int fd)
   if (size == -1)
     return fail_nbd (&n->base);
   n->base.size = size;
-  n->has_extents =
-    nbd_can_meta_context (nbd, LIBNBD_CONTEXT_BASE_ALLOCATION) == 1;
+  n->has_extents = nbd_can_meta_context (nbd, LIBNBD_CONTEXT_BASE_ALLOCATION) ==
+    1;
   n->can_zero = nbd_can_zero (nbd) == 1;
   align = nbd_get_block_size (nbd, LIBNBD_SIZE_PREFERRED);
   if (align > n->base.align && align <= COPY_LEN && COPY_LEN % align == 0)

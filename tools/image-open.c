@@ -18,8 +18,8 @@ bool
 image_is_uri (const char *file)
 {
   static const char *const schemes[] = {
-    "nbd://", "nbds://", "nbd+unix://", "nbds+unix://", "nbd+vsock://",
-    "nbds+vsock://",
+    "nbd://",       "nbds://",      "nbd+unix://",
+    "nbds+unix://", "nbd+vsock://", "nbds+vsock://",
   };
   size_t i;
 
@@ -42,10 +42,13 @@ check_stream (struct image *image)
   if (len == -1)
     return -1;
   sign = image_format_sign (head, len);
-  return sign == NULL ? 0 :
-    image_fail ("%s: is a %s file, and a stream is read as raw: name the file, "
-                "decompressed, or give --format raw to import its bytes as "
-                "they are", image->name, sign);
+  return sign == NULL
+    ? 0
+    : image_fail (
+        "%s: is a %s file, and a stream is read as raw: name the file, "
+        "decompressed, or give --format raw to import its bytes as "
+        "they are",
+        image->name, sign);
 }
 
 /* QEMU names Microsoft's older format after the first program that used it. */
@@ -99,8 +102,10 @@ image_check_target (const struct options *opts, const char *file,
   if (image_format_check_written (qemu_format (format)) == -1)
     usage_error (opts, "%s", image_error ());
   if (strcmp (file, "-") == 0)
-    usage_error (opts, "standard output is written as raw, not %s: name a "
-                 "file", format);
+    usage_error (opts,
+                 "standard output is written as raw, not %s: name a "
+                 "file",
+                 format);
   if (image_is_uri (file))
     usage_error (opts, "%s: is written as raw, not %s: leave --format out",
                  file, format);
@@ -123,7 +128,8 @@ image_open_source (const char *file, const char *format, bool allow_backing,
   image = image_file_source (file);
   if (image == NULL || format != NULL)
     return image;
-  r = image->is_stream || strcmp (file, "-") == 0 ? check_stream (image)
+  r = image->is_stream || strcmp (file, "-") == 0
+    ? check_stream (image)
     : image_format_detect (file, image_file_fd (image), detected);
   if (r == 0 && *detected == NULL)
     return image;
@@ -176,7 +182,8 @@ check_target (const char *file, const char *format, const char *pool)
     return image_fail ("%s: is a file of the pool itself", file);
   if (!is_raw (format) && !S_ISREG (st.st_mode))
     return image_fail ("%s: is not a regular file, so it is written as raw, "
-                       "not %s: leave --format out", file, format);
+                       "not %s: leave --format out",
+                       file, format);
   return 0;
 }
 

@@ -32,15 +32,15 @@
 
 struct qemu_image {
   struct image base;
-  struct image *nbd;            /* owned */
+  struct image *nbd; /* owned */
   struct child server;
   bool started;
-  struct chain *chain;          /* owned; of a source */
+  struct chain *chain; /* owned; of a source */
 
   /* A target's. */
-  struct confine *confine;      /* owned */
-  int fd;                       /* owned; the new file; -1: none */
-  bool is_new;                  /* new_file is in use */
+  struct confine *confine; /* owned */
+  int fd;                  /* owned; the new file; -1: none */
+  bool is_new;             /* new_file is in use */
   struct new_file new_file;
 };
 
@@ -130,8 +130,9 @@ fail_request (struct image *image)
 {
   const struct qemu_image *q = (struct qemu_image *) image;
 
-  return child_overran (&q->server) ?
-    child_fail_overrun (&q->server, image->name) : -1;
+  return child_overran (&q->server)
+    ? child_fail_overrun (&q->server, image->name)
+    : -1;
 }
 
 static int64_t
@@ -252,7 +253,7 @@ server_failed (struct qemu_image *q)
   if (child_wait (&q->server) == -1)
     return -1;
   return q->chain != NULL ? chain_server_failed (q->chain, &q->server)
-    : fail_child (q, &q->server);
+                          : fail_child (q, &q->server);
 }
 
 /* The server has been started, and 'fd' is connected to it. */

@@ -25,9 +25,9 @@
 #define NBD_PORT "10809"
 
 struct image_uri {
-  char *name;                   /* owned; the URI */
-  char *text;                   /* owned; has room for the others */
-  const char *host, *port;      /* NULL: 'path' */
+  char *name;              /* owned; the URI */
+  char *text;              /* owned; has room for the others */
+  const char *host, *port; /* NULL: 'path' */
   char *path;
   const char *export;
 };
@@ -36,7 +36,7 @@ static int
 hex_value (char c)
 {
   return isdigit ((unsigned char) c) ? c - '0'
-    : tolower ((unsigned char) c) - 'a' + 10;
+                                     : tolower ((unsigned char) c) - 'a' + 10;
 }
 
 /* "%2F" -> "/", in place. */
@@ -102,7 +102,8 @@ parse (struct image_uri *uri)
 
   if (!is_unix && (strncmp (uri->text, "nbd", len) != 0 || len != 3))
     return image_fail ("%s: is read as raw: --format is for nbd:// and "
-                       "nbd+unix:// only", uri->name);
+                       "nbd+unix:// only",
+                       uri->name);
   query = strchr (rest, '?');
   if (query != NULL)
     *query++ = '\0';
@@ -115,8 +116,9 @@ parse (struct image_uri *uri)
   }
   parse_query (uri, query);
   if (is_unix)
-    return uri->path != NULL ? 0 :
-      image_fail ("%s: names no socket: add ?socket=PATH", uri->name);
+    return uri->path != NULL
+      ? 0
+      : image_fail ("%s: names no socket: add ?socket=PATH", uri->name);
   uri->path = NULL;
   parse_host (uri, rest);
   return 0;
@@ -175,14 +177,12 @@ connect_socket (int fd, const struct sockaddr *addr, socklen_t len)
 static int
 open_socket (int family, const struct sockaddr *addr, socklen_t len)
 {
-  const int fd = socket (family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK,
-                         0);
+  const int fd = socket (family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   int err;
 
   if (fd == -1)
     return -1;
-  if (connect_socket (fd, addr, len) == 0 &&
-      fcntl (fd, F_SETFL, 0) != -1)
+  if (connect_socket (fd, addr, len) == 0 && fcntl (fd, F_SETFL, 0) != -1)
     return fd;
   err = errno;
   close (fd);

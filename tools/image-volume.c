@@ -9,7 +9,7 @@
 
 struct volume_image {
   struct image base;
-  struct nbdedup_handle *remote;        /* not owned; outlives the image */
+  struct nbdedup_handle *remote; /* not owned; outlives the image */
 };
 
 static int

@@ -73,8 +73,9 @@ image_add_extent (struct image *image, uint64_t end, bool hole)
   if (last != NULL && last->hole == hole)
     last->end = end;
   else
-    image->extents[image->nr_extents++] =
-      (struct image_extent) { .end = end, .hole = hole };
+    image->extents[image->nr_extents++] = (struct image_extent) {
+      .end = end, .hole = hole
+    };
   return image->nr_extents == IMAGE_EXTENTS_MAX;
 }
 

@@ -59,17 +59,17 @@ struct image_extent {
 
 struct image {
   const struct image_ops *ops;
-  char *name;                   /* owned; for messages */
-  uint64_t size;                /* bytes; of a stream: those read so far */
-  bool is_stream;               /* in order only; a source's end is unknown */
+  char *name;     /* owned; for messages */
+  uint64_t size;  /* bytes; of a stream: those read so far */
+  bool is_stream; /* in order only; a source's end is unknown */
 
   /* A target's. */
-  bool starts_zero;             /* reads as zeroes where not written */
-  bool stays_partial;           /* a failed copy destroys the old content */
-  uint32_t granule;             /* shorter runs of zeroes are written as data */
+  bool starts_zero;   /* reads as zeroes where not written */
+  bool stays_partial; /* a failed copy destroys the old content */
+  uint32_t granule;   /* shorter runs of zeroes are written as data */
 
-  uint32_t align;               /* extents are joined to units of this */
-  unsigned in_flight;           /* useful number of parallel requests */
+  uint32_t align;     /* extents are joined to units of this */
+  unsigned in_flight; /* useful number of parallel requests */
 
   /* The last result of extents. */
   struct image_extent extents[IMAGE_EXTENTS_MAX];
@@ -82,8 +82,8 @@ extern int image_fail (const char *fmt, ...)
   __attribute__ ((format (printf, 1, 2)));
 
 /* Allocate 'bytes' with an image at the start, and fill in the common part. */
-extern void *image_new (size_t bytes, const struct image_ops *ops,
-                        const char *name);
+extern void *
+image_new (size_t bytes, const struct image_ops *ops, const char *name);
 
 /* Free the image; its allocator has freed all else that the image owned. */
 extern void image_free (struct image *image);
@@ -95,8 +95,8 @@ extern int image_add_extent (struct image *image, uint64_t end, bool hole);
 /* The extent that 'offset' is in: its end and kind.  Offsets may go back
  * within an extent only.  Not for several threads at once.
  */
-extern int image_extent (struct image *image, uint64_t offset,
-                         uint64_t *end, bool *hole);
+extern int
+image_extent (struct image *image, uint64_t offset, uint64_t *end, bool *hole);
 
 /* Does nothing for NULL. */
 extern int image_close (struct image *image, bool failed);
@@ -120,8 +120,8 @@ extern struct image *image_file_target (const char *file, uint64_t size);
 /* The beginning of a source that is a file or a stream, at most 'len' bytes;
  * bytes from a stream are kept for read.
  */
-extern int64_t image_file_head (struct image *image, uint8_t *buf,
-                                uint32_t len);
+extern int64_t
+image_file_head (struct image *image, uint8_t *buf, uint32_t len);
 
 /* Its descriptor, which stays the image's. */
 extern int image_file_fd (const struct image *image);
@@ -129,10 +129,10 @@ extern int image_file_fd (const struct image *image);
 /* 'uri', or (with NULL) the server behind socket 'fd', which the image then
  * owns.  'name' is for messages.
  */
-extern struct image *image_nbd_source (const char *uri, int fd,
-                                       const char *name);
-extern struct image *image_nbd_target (const char *uri, int fd,
-                                       const char *name, uint64_t size);
+extern struct image *
+image_nbd_source (const char *uri, int fd, const char *name);
+extern struct image *
+image_nbd_target (const char *uri, int fd, const char *name, uint64_t size);
 
 /* A URI in its parts, and a connection to its server (owned by the caller),
  * from which nothing has been read yet.
@@ -147,12 +147,12 @@ extern int image_uri_connect (const struct image_uri *uri);
 extern struct image *image_qemu_source (const char *file, const char *format,
                                         bool allow_backing,
                                         bool *is_unreadable);
-extern struct image *image_qemu_target (const char *file, const char *format,
-                                        uint64_t size);
+extern struct image *
+image_qemu_target (const char *file, const char *format, uint64_t size);
 
 /* The volume stays open: close it after the image. */
-extern struct image *image_volume_new (struct nbdedup_handle *remote,
-                                       const char *name);
+extern struct image *
+image_volume_new (struct nbdedup_handle *remote, const char *name);
 
 /* A target that passes written data to 'engine' (not owned), which was made
  * with 'settings'.
@@ -164,8 +164,8 @@ image_estimate_new (struct nbdedup_estimate *engine,
 /* A target that offers to 'client' the content that 'finder' finds (neither is
  * owned).
  */
-extern struct image *image_finder_new (struct nbdedup_finder *finder,
-                                       struct nbdedup_client *client);
+extern struct image *
+image_finder_new (struct nbdedup_finder *finder, struct nbdedup_client *client);
 
 /*----------------------------------------------------------------------
  * image-open.c: open the image that the user named

@@ -14,8 +14,8 @@
 #include "interrupt.h"
 
 static atomic_bool caught;
-static atomic_bool stopped;     /* also set by the first signal */
-static int event_fd = -1;       /* readable once stopped */
+static atomic_bool stopped; /* also set by the first signal */
+static int event_fd = -1;   /* readable once stopped */
 
 void
 interrupt_stop (void)
@@ -25,7 +25,7 @@ interrupt_stop (void)
 
   atomic_store (&stopped, true);
   if (write (event_fd, &one, sizeof one) == -1)
-    errno = err;                /* full, but readable */
+    errno = err; /* full, but readable */
   errno = err;
 }
 
@@ -43,7 +43,8 @@ interrupt_catch (void)
 {
   static const int signals[] = { SIGINT, SIGTERM, SIGHUP };
   struct sigaction sa = {
-    .sa_handler = handler, .sa_flags = SA_RESTART | SA_RESETHAND,
+    .sa_handler = handler,
+    .sa_flags = SA_RESTART | SA_RESETHAND,
   };
   struct sigaction old;
   unsigned i;

@@ -21,12 +21,11 @@ static const char *const ops[] = { "read", "write", "flush", "trim", "zero" };
  */
 
 static const struct metric {
-  const char *object, *key;     /* in the document */
-  double scale;                 /* the value is divided by it; 0: an integer */
+  const char *object, *key; /* in the document */
+  double scale;             /* the value is divided by it; 0: an integer */
   const char *name, *type, *help;
 } pool_metrics[] = {
-  { "queues", "clients", 0, "pool_clients", "gauge",
-    "Connections of clients" },
+  { "queues", "clients", 0, "pool_clients", "gauge", "Connections of clients" },
   { "queues", "requests", 0, "pool_requests_in_flight", "gauge",
     "Requests of clients that run" },
   { "queues", "dirty_bytes", 0, "pool_dirty_bytes", "gauge",
@@ -64,7 +63,7 @@ static const struct metric {
 };
 
 static const struct file {
-  const char *name, *read, *written;    /* keys of "traffic"; NULL: none */
+  const char *name, *read, *written; /* keys of "traffic"; NULL: none */
 } files[] = {
   { "records", "records_read_bytes", "records_written_bytes" },
   { "journal", NULL, "journal_written_bytes" },
@@ -209,8 +208,7 @@ print_durations (const json_t *volumes, const json_t *bounds)
   json_t *volume;
   size_t i, j;
 
-  metric_head (DURATION, "histogram",
-               "How long requests took in the server");
+  metric_head (DURATION, "histogram", "How long requests took in the server");
   json_array_foreach (volumes, i, volume)
     for (j = 0; j < NR_TIMED; ++j)
       if (json_size (json_object_get (volume, ops[j]), "requests") > 0)

@@ -59,7 +59,7 @@ enum { KEY_READ_ONLY = 0x1000 };
 struct main_options {
   const char *pool;
   enum nbdedup_read_only read_only;
-  int command;                  /* its index in argv; 0: none */
+  int command; /* its index in argv; 0: none */
 };
 
 static error_t
@@ -101,7 +101,8 @@ help_commands (int key, const char *text, void *input)
   fprintf (fp, "Commands:\n");
   for (i = 0; i < NR_COMMANDS; ++i)
     fprintf (fp, "  %-10s %s\n", commands[i].name, commands[i].summary);
-  fprintf (fp, "\nSee also 'nbdedup COMMAND --help', nbdedup(1) and "
+  fprintf (fp,
+           "\nSee also 'nbdedup COMMAND --help', nbdedup(1) and "
            "nbdedup-COMMAND(1).");
   if (fclose (fp) != 0) {
     free (help);
@@ -111,15 +112,15 @@ help_commands (int key, const char *text, void *input)
 }
 
 static const struct argp_option main_options[] = {
-  { "pool", 'p', "POOL", 0,
-    "The pool's directory; default: $NBDEDUP_POOL", 0 },
+  { "pool", 'p', "POOL", 0, "The pool's directory; default: $NBDEDUP_POOL", 0 },
   { "read-only", KEY_READ_ONLY, "force", OPTION_ARG_OPTIONAL, READ_ONLY_DOC,
     0 },
   { 0 }
 };
 
 static const struct argp main_argp = {
-  .options = main_options, .parser = parse_main,
+  .options = main_options,
+  .parser = parse_main,
   .args_doc = "COMMAND [ARGUMENT...]",
   .doc = "Manage pools of deduplicated, compressed volumes.\v ",
   .children = (const struct argp_child[]) { { .argp = &help_argp }, { 0 } },
@@ -171,7 +172,7 @@ main (int argc, char **argv)
     return EXIT_USAGE;
   if (hold_standard_streams () != EXIT_SUCCESS)
     return EXIT_FAILURE;
-  argv[0] = name;               /* for getopt's messages */
+  argv[0] = name; /* for getopt's messages */
   argp_err_exit_status = EXIT_USAGE;
   /* These are write errors like others. */
   signal (SIGPIPE, SIG_IGN);

@@ -13,14 +13,14 @@
 
 #define NR(array) (sizeof (array) / sizeof (array)[0])
 
-static char *common;            /* owned; labels of all samples; NULL: none */
+static char *common; /* owned; labels of all samples; NULL: none */
 
 /* The command's own labels.  A second one of the same name would make the
  * output invalid.
  */
 static const char *const own_labels[] = {
-  "class", "clone", "file", "golden", "kind", "le", "name", "op", "refcount",
-  "state", "volume",
+  "class", "clone", "file",     "golden", "kind",   "le",
+  "name",  "op",    "refcount", "state",  "volume",
 };
 
 static const char *
@@ -35,7 +35,7 @@ check_name (const char *label, size_t len)
       len = 0;
   if (len == 0)
     return "its name must have letters, digits and _, and not begin with a "
-      "digit";
+           "digit";
   for (i = 0; i < NR (own_labels); ++i)
     if (strlen (own_labels[i]) == len &&
         strncmp (own_labels[i], label, len) == 0)
@@ -50,7 +50,7 @@ has_label (const char *label, size_t len)
 
   for (; p != NULL; p = strstr (p, "\",")) {
     p += p == common ? 0 : 2;
-    if (strncmp (p, label, len + 1) == 0)       /* with the = */
+    if (strncmp (p, label, len + 1) == 0) /* with the = */
       return true;
   }
   return false;
@@ -85,8 +85,8 @@ metrics_add_label (const char *label)
   if (has_label (label, len))
     return "it was given twice";
   value = escape (label + len + 1);
-  all = make_string ("%s%s%.*s=\"%s\"", common ? common : "",
-                     common ? "," : "", (int) len, label, value);
+  all = make_string ("%s%s%.*s=\"%s\"", common ? common : "", common ? "," : "",
+                     (int) len, label, value);
   free (value);
   free (common);
   common = all;
@@ -132,6 +132,6 @@ metric_json (const char *name, const char *labels, const json_t *value)
   if (json_is_integer (value) && json_integer_value (value) >= 0)
     metric_integer (name, labels, (uint64_t) json_integer_value (value));
   else
-    metric_real (name, labels, json_is_number (value)
-                 ? json_number_value (value) : NAN);
+    metric_real (name, labels,
+                 json_is_number (value) ? json_number_value (value) : NAN);
 }

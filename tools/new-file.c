@@ -33,7 +33,7 @@ new_file_open (struct new_file *nf, const char *file)
 
   memset (nf, 0, sizeof *nf);
   nf->path = realpath (file, NULL);
-  if (nf->path == NULL)         /* new, or a dangling link: replaced */
+  if (nf->path == NULL) /* new, or a dangling link: replaced */
     nf->path = copy_string (file);
   base = strrchr (nf->path, '/');
   base = base == NULL ? nf->path : base + 1;
@@ -95,7 +95,7 @@ new_file_commit (struct new_file *nf)
 {
   if (rename (nf->temp, nf->path) == -1)
     return fail_errno (nf);
-  rmdir (nf->dir);              /* an empty directory would do no harm */
+  rmdir (nf->dir); /* an empty directory would do no harm */
   free (nf->dir);
   nf->dir = NULL;
   return sync_directory (nf->path) == -1 ? fail_errno (nf) : 0;

@@ -12,9 +12,9 @@
 #define NBDEDUP_NEW_FILE_H
 
 struct new_file {
-  char *path;                   /* owned; without symbolic links */
-  char *dir;                    /* owned; NULL: not made, or removed */
-  char *temp;                   /* owned */
+  char *path; /* owned; without symbolic links */
+  char *dir;  /* owned; NULL: not made, or removed */
+  char *temp; /* owned */
 };
 
 /* Make an empty file; its descriptor (owned by the caller) or -1. */

@@ -128,8 +128,8 @@ parse_progress (int key, char *arg, struct argp_state *state)
 }
 
 static const struct argp_option pool_options[] = {
-  { "pool", 'p', "POOL", 0,
-    "The pool's directory; default: $NBDEDUP_POOL", 10 },
+  { "pool", 'p', "POOL", 0, "The pool's directory; default: $NBDEDUP_POOL",
+    10 },
   { 0 }
 };
 
@@ -140,8 +140,7 @@ static const struct argp_option reads_options[] = {
 };
 
 static const struct argp_option json_options[] = {
-  { "json", KEY_JSON, NULL, 0, "Print one JSON document", 9 },
-  { 0 }
+  { "json", KEY_JSON, NULL, 0, "Print one JSON document", 9 }, { 0 }
 };
 
 static const struct argp_option progress_options[] = {
@@ -151,33 +150,37 @@ static const struct argp_option progress_options[] = {
 };
 
 static const struct argp pool_argp = {
-  .options = pool_options, .parser = parse_pool,
+  .options = pool_options,
+  .parser = parse_pool,
 };
 static const struct argp reads_argp = {
-  .options = reads_options, .parser = parse_reads,
+  .options = reads_options,
+  .parser = parse_reads,
 };
 static const struct argp json_argp = {
-  .options = json_options, .parser = parse_json,
+  .options = json_options,
+  .parser = parse_json,
 };
 static const struct argp progress_argp = {
-  .options = progress_options, .parser = parse_progress,
+  .options = progress_options,
+  .parser = parse_progress,
 };
 
 const struct argp help_argp = {
-  .options = (const struct argp_option[]) {
-    { "help", '?', NULL, 0, "Give this help list", -1 },
-    { NULL, 'h', NULL, OPTION_ALIAS, NULL, -1 },
-    { "usage", KEY_USAGE, NULL, 0, "Give a short usage message", -1 },
-    { "version", 'V', NULL, 0, "Print program version", -1 },
-    { 0 }
-  },
+  .options =
+    (const struct argp_option[]) {
+      { "help", '?', NULL, 0, "Give this help list", -1 },
+      { NULL, 'h', NULL, OPTION_ALIAS, NULL, -1 },
+      { "usage", KEY_USAGE, NULL, 0, "Give a short usage message", -1 },
+      { "version", 'V', NULL, 0, "Print program version", -1 },
+      { 0 } },
   .parser = parse_help,
 };
 
 /* The input of options_parse's parser. */
 struct parse {
   struct options *opts;
-  argp_parser_t parser;         /* the command's own, or NULL */
+  argp_parser_t parser; /* the command's own, or NULL */
   unsigned nr_children;
 };
 
@@ -226,8 +229,11 @@ options_parse (struct options *opts, int argc, char **argv,
   struct argp_child child[6] = { { 0 } };
   struct parse parse = { .opts = opts, .parser = parser };
   const struct argp argp = {
-    .options = options, .parser = parse_command,
-    .args_doc = args_doc, .doc = doc, .children = child,
+    .options = options,
+    .parser = parse_command,
+    .args_doc = args_doc,
+    .doc = doc,
+    .children = child,
   };
   error_t err;
 
@@ -253,7 +259,8 @@ options_parse (struct options *opts, int argc, char **argv,
     usage_error (opts, "--pool is empty: give the pool's directory");
   if (opts->read_only != NBDEDUP_READ_ONLY_OFF &&
       (children & OPTIONS_READS) == OPTIONS_POOL)
-    usage_error (opts, "this command changes the pool, which --read-only "
+    usage_error (opts,
+                 "this command changes the pool, which --read-only "
                  "forbids");
 }
 

@@ -48,7 +48,7 @@ fail (const char *fmt, ...)
 }
 
 static int failure_status = EXIT_FAILURE;
-static const char *prefix = "";         /* "COMMAND: " */
+static const char *prefix = ""; /* "COMMAND: " */
 
 void
 set_command (const char *command)
@@ -85,8 +85,7 @@ close_stdout (void)
     raise (SIGPIPE);
   }
   if (failed || (close (STDOUT_FILENO) == -1 && errno != EBADF)) {
-    note ("%sstandard output: %s", prefix,
-          strerror (failed ? err : errno));
+    note ("%sstandard output: %s", prefix, strerror (failed ? err : errno));
     _exit (failure_status);
   }
 }
@@ -140,7 +139,10 @@ human_bytes (uint64_t bytes, char buf[HUMAN_MAX])
     snprintf (buf, HUMAN_MAX, "%" PRIu64 " B", bytes);
   else
     snprintf (buf, HUMAN_MAX, "%.*f %s",
-              value < 9.995 ? 2 : value < 99.95 ? 1 : 0, value, units[i]);
+              value < 9.995     ? 2
+                : value < 99.95 ? 1
+                                : 0,
+              value, units[i]);
   return buf;
 }
 
@@ -201,8 +203,8 @@ json_sorted (const json_t *objects)
  */
 
 struct table {
-  const char *align;            /* not owned; its length is the width */
-  char **cells;                 /* owned, each; row after row */
+  const char *align; /* not owned; its length is the width */
+  char **cells;      /* owned, each; row after row */
   size_t nr;
 };
 
@@ -218,8 +220,8 @@ table_new (const char *align)
 void
 table_add (struct table *table, const char *fmt, ...)
 {
-  char **cell = check_memory (array_add (&table->cells, &table->nr,
-                                         sizeof *cell));
+  char **cell = check_memory (
+    array_add (&table->cells, &table->nr, sizeof *cell));
   va_list ap;
 
   va_start (ap, fmt);

@@ -16,22 +16,22 @@
 
 struct extent {
   uint64_t offset, len;
-  uint64_t owner;               /* index */
+  uint64_t owner; /* index */
 };
 
 struct owner_map {
   uint64_t size;
-  struct owner *owners;         /* owned; the first one has the rest */
+  struct owner *owners; /* owned; the first one has the rest */
   size_t nr_owners;
-  struct extent *extents;       /* owned; sorted by owner_map_end */
+  struct extent *extents; /* owned; sorted by owner_map_end */
   size_t nr_extents;
 };
 
 static void
 add_owner (struct owner_map *m, char *path)
 {
-  struct owner *owner =
-    check_memory (array_add (&m->owners, &m->nr_owners, sizeof *owner));
+  struct owner *owner = check_memory (
+    array_add (&m->owners, &m->nr_owners, sizeof *owner));
 
   owner->path = path;
 }
@@ -80,8 +80,11 @@ owner_map_clear (struct owner_map *m, const char *rest)
 static size_t
 character_len (const unsigned char *s, size_t len)
 {
-  const size_t n = *s < 0x80 ? 1 : *s >= 0xc2 && *s < 0xe0 ? 2
-    : *s >= 0xe0 && *s < 0xf0 ? 3 : *s >= 0xf0 && *s < 0xf5 ? 4 : 0;
+  const size_t n = *s < 0x80  ? 1
+    : *s >= 0xc2 && *s < 0xe0 ? 2
+    : *s >= 0xe0 && *s < 0xf0 ? 3
+    : *s >= 0xf0 && *s < 0xf5 ? 4
+                              : 0;
   size_t i;
 
   if (n == 0 || n > len || *s < 0x20 || *s == 0x7f)
@@ -95,8 +98,9 @@ character_len (const unsigned char *s, size_t len)
       (s[0] == 0xc2 && s[1] < 0xa0))
     return 0;
   /* ... and those that change the direction of text. */
-  if (s[0] == 0xe2 && ((s[1] == 0x80 && s[2] >= 0x8e) ||
-                       (s[1] == 0x81 && s[2] >= 0xa6 && s[2] <= 0xa9)) &&
+  if (s[0] == 0xe2 &&
+      ((s[1] == 0x80 && s[2] >= 0x8e) ||
+       (s[1] == 0x81 && s[2] >= 0xa6 && s[2] <= 0xa9)) &&
       !(s[1] == 0x80 && s[2] >= 0x90 && s[2] <= 0xa7))
     return 0;
   return n;
@@ -165,8 +169,7 @@ owner_map_end (struct owner_map *m)
   if (m->nr_extents > 0)
     qsort (m->extents, m->nr_extents, sizeof *m->extents, compare_extents);
   for (i = 1; i < m->nr_extents; ++i)
-    if (m->extents[i].offset <
-        m->extents[i - 1].offset + m->extents[i - 1].len)
+    if (m->extents[i].offset < m->extents[i - 1].offset + m->extents[i - 1].len)
       return -1;
   return 0;
 }
@@ -175,8 +178,8 @@ struct nbdedup_range *
 owner_map_ranges (const struct owner_map *m, bool (*wanted) (const char *path),
                   size_t *nr)
 {
-  struct nbdedup_range *ranges =
-    check_memory (calloc (m->nr_extents + 1, sizeof *ranges));
+  struct nbdedup_range *ranges = check_memory (
+    calloc (m->nr_extents + 1, sizeof *ranges));
   bool *is_wanted = check_memory (calloc (m->nr_owners + 1, 1));
   const struct extent *e;
   size_t i, n = 0;
@@ -209,8 +212,9 @@ owner_map_count (struct owner_map *m, uint64_t offset, uint64_t len,
                  bool unique)
 {
   const uint64_t end = offset + len;
-  size_t i = array_position (m->nr_extents, k, m->extents[k].offset +
-                             m->extents[k].len <= offset);
+  size_t i = array_position (m->nr_extents, k,
+                             m->extents[k].offset + m->extents[k].len <=
+                               offset);
   uint64_t next;
 
   while (offset < end) {
@@ -245,7 +249,7 @@ owner_map_owners (struct owner_map *m, size_t *nr)
   struct owner *o = m->owners;
   size_t i, n = 0;
 
-  free (m->extents);            /* which have indices */
+  free (m->extents); /* which have indices */
   m->extents = NULL;
   m->nr_extents = 0;
   if (m->nr_owners > 0)

@@ -19,8 +19,8 @@
 #include "nbdedup.h"
 
 struct owner {
-  char *path;                   /* owned; UTF-8 without control characters */
-  uint64_t sibling, unique;     /* bytes */
+  char *path;               /* owned; UTF-8 without control characters */
+  uint64_t sibling, unique; /* bytes */
 };
 
 struct owner_map;
@@ -37,13 +37,12 @@ extern char *owner_clean_text (const char *text, size_t len);
 /* Begin the extents of an owner, with a cleaned path, which does not end with a
  * slash: that is for trees.
  */
-extern void owner_map_owner (struct owner_map *m, const char *path,
-                             size_t len);
+extern void owner_map_owner (struct owner_map *m, const char *path, size_t len);
 /* The owner that came last has these bytes.  -1: there is none, the bytes are
  * not in the image, or there are too many extents.
  */
-extern int owner_map_extent (struct owner_map *m, uint64_t offset,
-                             uint64_t len);
+extern int
+owner_map_extent (struct owner_map *m, uint64_t offset, uint64_t len);
 /* All extents are there.  -1: two of them overlap. */
 extern int owner_map_end (struct owner_map *m);
 /* Forget all owners and extents. */
@@ -52,14 +51,13 @@ extern void owner_map_clear (struct owner_map *m, const char *rest);
 /* The parts of the image that owners have for which 'wanted' says so, ascending
  * and apart: a new array.  After owner_map_end.
  */
-extern struct nbdedup_range *owner_map_ranges (const struct owner_map *m,
-                                               bool (*wanted)
-                                               (const char *path),
-                                               size_t *nr);
+extern struct nbdedup_range *
+owner_map_ranges (const struct owner_map *m, bool (*wanted) (const char *path),
+                  size_t *nr);
 
 /* Count the bytes of a run.  After owner_map_end, or owner_map_clear. */
-extern void owner_map_count (struct owner_map *m, uint64_t offset,
-                             uint64_t len, bool unique);
+extern void owner_map_count (struct owner_map *m, uint64_t offset, uint64_t len,
+                             bool unique);
 
 /* The owners that have some, sorted by path, each once: borrowed. */
 extern const struct owner *owner_map_owners (struct owner_map *m, size_t *nr);

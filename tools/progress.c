@@ -34,8 +34,8 @@ static void
 format_time (uint64_t s, char *buf, size_t len)
 {
   if (s >= 3600)
-    snprintf (buf, len, "%" PRIu64 ":%02d:%02d", s / 3600,
-              (int) (s / 60 % 60), (int) (s % 60));
+    snprintf (buf, len, "%" PRIu64 ":%02d:%02d", s / 3600, (int) (s / 60 % 60),
+              (int) (s % 60));
   else
     snprintf (buf, len, "%d:%02d", (int) (s / 60), (int) (s % 60));
 }
@@ -111,8 +111,9 @@ progress_update (struct progress *p, uint64_t done, uint64_t total)
 
   p->done = p->before + done;
   p->total = p->is_part ? p->whole : total;
-  if (!p->shown || now - p->last_ms <
-      (p->terminal ? TERMINAL_INTERVAL_MS : LINE_INTERVAL_MS))
+  if (!p->shown ||
+      now - p->last_ms <
+        (p->terminal ? TERMINAL_INTERVAL_MS : LINE_INTERVAL_MS))
     return;
   p->last_ms = now;
   draw (p);

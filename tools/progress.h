@@ -12,18 +12,18 @@
 #include <stdint.h>
 
 enum progress_unit {
-  PROGRESS_BYTES,               /* with sizes, a rate and the time left */
-  PROGRESS_PARTS,               /* other units: per cent only */
+  PROGRESS_BYTES, /* with sizes, a rate and the time left */
+  PROGRESS_PARTS, /* other units: per cent only */
 };
 
 struct progress {
-  const char *what;             /* not owned */
+  const char *what; /* not owned */
   enum progress_unit unit;
   bool shown, terminal;
-  bool drawn;                   /* at least once */
+  bool drawn; /* at least once */
   uint64_t start_ms, last_ms;
   uint64_t done, total;
-  bool is_part;                 /* updates are for a part of a whole */
+  bool is_part; /* updates are for a part of a whole */
   uint64_t before, whole;
 };
 
@@ -32,14 +32,14 @@ extern void progress_start (struct progress *progress, const char *what,
                             enum progress_unit unit, bool force);
 
 /* 'total' 0: not known.  Cheap: draws at most a few times a second. */
-extern void progress_update (struct progress *progress, uint64_t done,
-                             uint64_t total);
+extern void
+progress_update (struct progress *progress, uint64_t done, uint64_t total);
 
 /* From now on progress_update is for one part, which comes after 'before' units
  * of other parts.  'whole' 0: not known.
  */
-extern void progress_part (struct progress *progress, uint64_t before,
-                           uint64_t whole);
+extern void
+progress_part (struct progress *progress, uint64_t before, uint64_t whole);
 
 /* Make room for a message on the terminal; the bar comes back. */
 extern void progress_hide (void);

@@ -85,7 +85,7 @@ static int
 on_progress (void *opaque, uint64_t done, uint64_t total)
 {
   progress_update (opaque, done, total);
-  return interrupted ();        /* only if the command catches signals */
+  return interrupted (); /* only if the command catches signals */
 }
 
 /* Call once; sets 'again' if the server ended before it began the command. */
@@ -104,8 +104,7 @@ call (const struct options *opts, const char *command, json_t *args,
   if (client == NULL)
     return NULL;
   progress_start (&progress, opts->command, PROGRESS_PARTS, opts->progress);
-  result = nbdedup_client_call (client, command, args,
-                                on_progress, &progress);
+  result = nbdedup_client_call (client, command, args, on_progress, &progress);
   *again = result == NULL && errno == ESHUTDOWN;
   if (result == NULL && errno == EINVAL)
     misuse = copy_string (nbdedup_error ());

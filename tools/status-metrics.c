@@ -14,12 +14,12 @@
 
 enum kind {
   NUMBER,
-  PERCENT,                      /* printed as a ratio */
-  FLAG,                         /* a boolean: 1 or 0 */
+  PERCENT, /* printed as a ratio */
+  FLAG,    /* a boolean: 1 or 0 */
 };
 
 static const struct metric {
-  const char *object, *key;     /* in the document */
+  const char *object, *key; /* in the document */
   enum kind kind;
   const char *name, *type, *help;
 } metrics[] = {
@@ -27,8 +27,8 @@ static const struct metric {
     "Sectors of records that are in use" },
   { "space", "free_bytes", NUMBER, "pool_free_bytes", "gauge",
     "Free space on the file system of the records file" },
-  { "space", "metadata_free_bytes", NUMBER, "pool_metadata_free_bytes",
-    "gauge", "Free space on the file system of the pool's other files" },
+  { "space", "metadata_free_bytes", NUMBER, "pool_metadata_free_bytes", "gauge",
+    "Free space on the file system of the pool's other files" },
   { "space", "max_size", NUMBER, "pool_max_size_bytes", "gauge",
     "The property max-size, if it is set" },
   { "space", "used_percent", PERCENT, "pool_used_ratio", "gauge",
@@ -51,16 +51,16 @@ static const struct metric {
     "Errors that it found" },
   { "scrub", "records", NUMBER, "last_scrub_records", "gauge",
     "Records that it verified" },
-  { "scrub", "repaired_records", NUMBER, "last_scrub_repaired_records",
-    "gauge", "Damaged records that it rewrote" },
-  { "scrub", "metadata_errors", NUMBER, "last_scrub_metadata_errors",
-    "gauge", "Pages of pool.db that it found damaged in all copies" },
+  { "scrub", "repaired_records", NUMBER, "last_scrub_repaired_records", "gauge",
+    "Damaged records that it rewrote" },
+  { "scrub", "metadata_errors", NUMBER, "last_scrub_metadata_errors", "gauge",
+    "Pages of pool.db that it found damaged in all copies" },
   { "scrub_progress", "running", FLAG, "scrub_running", "gauge",
     "Whether a scrub runs; 0: one was stopped before its end" },
   { "scrub_progress", "records", NUMBER, "scrub_progress_records", "gauge",
     "Records that it has verified so far" },
-  { "scrub_progress", "total", NUMBER, "scrub_progress_total_records",
-    "gauge", "Records that it has to verify" },
+  { "scrub_progress", "total", NUMBER, "scrub_progress_total_records", "gauge",
+    "Records that it has to verify" },
   { "recovery", "time", NUMBER, "last_recovery_timestamp_seconds", "gauge",
     "When the pool was last recovered from a crash" },
   { "recovery", "dropped_blocks", NUMBER, "last_recovery_dropped_blocks",
@@ -115,7 +115,10 @@ status_metrics_print (const json_t *status)
 {
   static const char *const states[] = { "ok", "warning", "critical" };
   static const char *const copies[] = {
-    "off", "building", "current", "lost",
+    "off",
+    "building",
+    "current",
+    "lost",
   };
   const json_t *copy = json_object_get (status, "metadata_copy");
   const struct metric *m;
@@ -125,8 +128,9 @@ status_metrics_print (const json_t *status)
                 NR (states), json_text (status, "state"));
   for (i = 0; i < NR (metrics); ++i) {
     m = &metrics[i];
-    print_metric (m, json_object_get (json_object_get (status, m->object),
-                                      m->key));
+    print_metric (m,
+                  json_object_get (json_object_get (status, m->object),
+                                   m->key));
   }
   if (json_is_object (copy))
     print_states ("metadata_copy_state", "The second copy of pool.db", copies,

@@ -16,7 +16,7 @@ struct scope {
 };
 
 struct tag {
-  char kind;                    /* '#', '^', '/', '!'; of values '{', '\'', 0 */
+  char kind; /* '#', '^', '/', '!'; of values '{', '\'', 0 */
   char key[KEY_MAX];
 };
 
@@ -83,8 +83,7 @@ next_tag (FILE *fp, const char *text, struct tag *tag)
   assert (end != NULL);
   snprintf (tag->key, sizeof tag->key, "%.*s", (int) (end - key), key);
   end += tag->kind == '{' ? 3 : 2;
-  if (memchr ("#^/!", tag->kind, 4) != NULL && *end == '\n' &&
-      open[-1] == '\n')
+  if (memchr ("#^/!", tag->kind, 4) != NULL && *end == '\n' && open[-1] == '\n')
     end++;
   return end;
 }
@@ -115,11 +114,13 @@ write_section (FILE *fp, const char *text, const struct scope *scope)
     value = look_up (scope, tag.key);
     nr = times (value);
     if (tag.kind == '#' || tag.kind == '^') {
-      end = write_section (tag.kind == '^' && nr == 0 ? fp : NULL, text,
-                           scope);
+      end = write_section (tag.kind == '^' && nr == 0 ? fp : NULL, text, scope);
       for (i = 0; fp != NULL && tag.kind == '#' && i < nr; ++i)
-        write_section (fp, text, &(struct scope) {
-          json_is_array (value) ? json_array_get (value, i) : value, scope });
+        write_section (fp, text,
+                       &(struct scope) { json_is_array (value)
+                                           ? json_array_get (value, i)
+                                           : value,
+                                         scope });
       text = end;
     }
     else if (fp != NULL)
@@ -131,6 +132,6 @@ write_section (FILE *fp, const char *text, const struct scope *scope)
 void
 template_write (FILE *fp, const char *text, const json_t *view)
 {
-  assert (*text != '{');        /* next_tag reads the text before a tag */
+  assert (*text != '{'); /* next_tag reads the text before a tag */
   write_section (fp, text, &(struct scope) { view, NULL });
 }

@@ -60,16 +60,16 @@ extern int cmd_bench (int argc, char **argv, const char *pool);
 #define ARGS_MAX 2
 
 struct options {
-  const char *command;          /* "create" */
+  const char *command; /* "create" */
   const char *pool;
   bool json;
   bool progress;
   enum nbdedup_read_only read_only;
-  bool repair;                  /* open the pool for a repair */
-  const char *args[ARGS_MAX];   /* the words that are not options ... */
-  const char **list;            /* ... or, if not NULL, here: max_args */
+  bool repair;                /* open the pool for a repair */
+  const char *args[ARGS_MAX]; /* the words that are not options ... */
+  const char **list;          /* ... or, if not NULL, here: max_args */
   unsigned nr_args;
-  unsigned min_args, max_args;  /* how many the command takes */
+  unsigned min_args, max_args; /* how many the command takes */
 };
 
 /* Parse a command line.  'options' (may be NULL) and 'parser' are the
@@ -92,17 +92,17 @@ extern void options_parse (struct options *opts, int argc, char **argv,
 extern enum nbdedup_read_only parse_read_only (const char *arg);
 /* The option came before the command's name. */
 extern void options_set_read_only (enum nbdedup_read_only read_only);
-#define READ_ONLY_DOC \
-  "Write to no file of the pool; =force: even if flushed data is missing " \
+#define READ_ONLY_DOC                                                          \
+  "Write to no file of the pool; =force: even if flushed data is missing "     \
   "from what can be read"
 
 /* For a parser: the value of an option, or exit for wrong usage. */
-extern uint64_t options_size (struct argp_state *state, const char *what,
-                              const char *arg);
+extern uint64_t
+options_size (struct argp_state *state, const char *what, const char *arg);
 
 /* The same for a count: decimal digits. */
-extern uint64_t options_number (struct argp_state *state, const char *what,
-                                const char *arg);
+extern uint64_t
+options_number (struct argp_state *state, const char *what, const char *arg);
 
 /* Exit for wrong usage unless 'name' is "NAME@SNAP".  The engine checks the
  * characters of both.
@@ -177,7 +177,7 @@ struct table;
 extern struct table *table_new (const char *align);
 extern void table_add (struct table *table, const char *fmt, ...)
   __attribute__ ((format (printf, 2, 3)));
-extern void table_print (struct table *table);  /* and free it */
+extern void table_print (struct table *table); /* and free it */
 
 /*----------------------------------------------------------------------
  * run.c: a command that is one call of the engine
@@ -205,8 +205,8 @@ extern void need_all_args (const char *command);
 extern json_t *run (const struct options *opts, json_t *args);
 
 /* The same for one of the engine's commands that has another name. */
-extern json_t *run_other (const struct options *opts, const char *command,
-                          json_t *args);
+extern json_t *
+run_other (const struct options *opts, const char *command, json_t *args);
 
 /* As run, for a command whose result does not matter: an exit status. */
 extern int run_silently (const struct options *opts, json_t *args);

@@ -35,8 +35,7 @@ top_is_same_server (const json_t *before, const json_t *now)
 }
 
 uint64_t
-top_growth (const struct top_rates *rates, const char *object,
-            const char *key)
+top_growth (const struct top_rates *rates, const char *object, const char *key)
 {
   return growth_of (json_object_get (rates->before, object),
                     json_object_get (rates->now, object), key);
@@ -55,8 +54,7 @@ number_at (const json_t *array, size_t i)
 }
 
 static void
-read_requests (const json_t *before, const json_t *now,
-               struct top_requests *r)
+read_requests (const json_t *before, const json_t *now, struct top_requests *r)
 {
   const json_t *old = json_object_get (before, "latency");
   const json_t *new = json_object_get (now, "latency");
@@ -144,8 +142,11 @@ top_rates_init (struct top_rates *rates, const json_t *before,
   json_t *volume;
 
   *rates = (struct top_rates) {
-    .seconds = growth_of (before, now, "uptime_ns") / 1e9, .before = before,
-    .now = now, .nr = json_array_size (volumes), .total.name = "(pool)",
+    .seconds = growth_of (before, now, "uptime_ns") / 1e9,
+    .before = before,
+    .now = now,
+    .nr = json_array_size (volumes),
+    .total.name = "(pool)",
   };
   rates->rows = check_memory (calloc (rates->nr + 1, sizeof *rates->rows));
   json_array_foreach (volumes, i, volume) {
@@ -189,14 +190,13 @@ top_quantile_ns (const struct top_rates *rates,
     below += here;
     lower = upper;
   }
-  return lower;                 /* in the last bucket, which has no bound */
+  return lower; /* in the last bucket, which has no bound */
 }
 
 double
 top_percent (uint64_t hits, uint64_t misses)
 {
-  return hits + misses == 0 ? NAN
-    : 100.0 * hits / ((double) hits + misses);
+  return hits + misses == 0 ? NAN : 100.0 * hits / ((double) hits + misses);
 }
 
 static json_t *
@@ -208,12 +208,11 @@ number_or_null (double value)
 static json_t *
 requests_json (const struct top_rates *rates, const struct top_requests *r)
 {
-  return json_pack ("{s:f, s:f, s:o, s:o}",
-                    "requests_per_second", r->nr / rates->seconds,
-                    "bytes_per_second", r->bytes / rates->seconds,
-                    "p50_ns", number_or_null (top_quantile_ns (rates, r, 0.5)),
-                    "p99_ns", number_or_null (top_quantile_ns (rates, r,
-                                                               0.99)));
+  return json_pack ("{s:f, s:f, s:o, s:o}", "requests_per_second",
+                    r->nr / rates->seconds, "bytes_per_second",
+                    r->bytes / rates->seconds, "p50_ns",
+                    number_or_null (top_quantile_ns (rates, r, 0.5)), "p99_ns",
+                    number_or_null (top_quantile_ns (rates, r, 0.99)));
 }
 
 static json_t *
@@ -222,14 +221,15 @@ row_json (const struct top_rates *rates, const struct top_row *row)
   json_t *json;
   unsigned i;
 
-  json = json_pack ("{s:s, s:I, s:I, s:I, s:o, s:o, s:f}",
-                    "name", row->name, "clients", (json_int_t) row->clients,
-                    "requests", (json_int_t) row->requests,
-                    "dirty_bytes", (json_int_t) row->dirty_bytes,
-                    "dedup_hit_percent", number_or_null
-                    (top_percent (row->dedup_hits, row->dedup_misses)),
-                    "cache_hit_percent", number_or_null
-                    (top_percent (row->cache_hits, row->cache_misses)),
+  json = json_pack ("{s:s, s:I, s:I, s:I, s:o, s:o, s:f}", "name", row->name,
+                    "clients", (json_int_t) row->clients, "requests",
+                    (json_int_t) row->requests, "dirty_bytes",
+                    (json_int_t) row->dirty_bytes, "dedup_hit_percent",
+                    number_or_null (
+                      top_percent (row->dedup_hits, row->dedup_misses)),
+                    "cache_hit_percent",
+                    number_or_null (
+                      top_percent (row->cache_hits, row->cache_misses)),
                     "errors_per_second", row->errors / rates->seconds);
   for (i = 0; i < TOP_OPS; ++i)
     json_object_set_new (json, top_op_names[i],
@@ -247,9 +247,8 @@ top_rates_json (const struct top_rates *rates, const char *pool)
   json_object_del (total, "name");
   for (i = 0; i < rates->nr; ++i)
     json_array_append_new (volumes, row_json (rates, &rates->rows[i]));
-  json = json_pack ("{s:s, s:f, s:o, s:o}", "path", pool,
-                    "interval_seconds", rates->seconds, "pool", total,
-                    "volumes", volumes);
+  json = json_pack ("{s:s, s:f, s:o, s:o}", "path", pool, "interval_seconds",
+                    rates->seconds, "pool", total, "volumes", volumes);
   need_all_args ("top");
   return check_memory (json);
 }

@@ -26,8 +26,8 @@ struct top_requests {
 };
 
 struct top_row {
-  const char *name;             /* borrowed from the later document */
-  uint64_t clients, requests, dirty_bytes;      /* at its moment */
+  const char *name; /* borrowed from the later document */
+  uint64_t clients, requests, dirty_bytes; /* at its moment */
 
   /* In the interval. */
   uint64_t cache_hits, cache_misses, dedup_hits, dedup_misses, errors;
@@ -35,13 +35,13 @@ struct top_row {
 };
 
 struct top_rates {
-  double seconds;               /* between the documents */
-  const json_t *now;            /* the later one; borrowed */
+  double seconds;    /* between the documents */
+  const json_t *now; /* the later one; borrowed */
   const json_t *before;
-  struct top_row *rows;         /* owned; of volumes, in the document's order */
+  struct top_row *rows; /* owned; of volumes, in the document's order */
   size_t nr;
-  struct top_row total;         /* "(pool)" */
-  uint64_t bounds_ns[TOP_BUCKETS];      /* of latencies, but the last's */
+  struct top_row total;            /* "(pool)" */
+  uint64_t bounds_ns[TOP_BUCKETS]; /* of latencies, but the last's */
   size_t nr_bounds;
 };
 
@@ -63,11 +63,10 @@ extern double top_quantile_ns (const struct top_rates *rates,
 extern double top_percent (uint64_t hits, uint64_t misses);
 
 /* What a key of an object of the documents has grown by. */
-extern uint64_t top_growth (const struct top_rates *rates, const char *object,
-                            const char *key);
+extern uint64_t
+top_growth (const struct top_rates *rates, const char *object, const char *key);
 
 /* The document of "top --json" (nbdedup-top(1)). */
-extern json_t *top_rates_json (const struct top_rates *rates,
-                               const char *pool);
+extern json_t *top_rates_json (const struct top_rates *rates, const char *pool);
 
 #endif /* NBDEDUP_TOP_RATES_H */

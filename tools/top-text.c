@@ -15,8 +15,9 @@
 
 /* As iostat has them; MB are of 2^20 bytes, as there. */
 static const char *const columns[] = {
-  "VOLUME", "r/s", "w/s", "f/s", "rMB/s", "wMB/s", "r_p50", "r_p99", "w_p50",
-  "w_p99", "f_p50", "f_p99", "dedup", "cache", "dirty", "qd", "clients",
+  "VOLUME", "r/s",   "w/s",   "f/s",   "rMB/s",   "wMB/s",
+  "r_p50",  "r_p99", "w_p50", "w_p99", "f_p50",   "f_p99",
+  "dedup",  "cache", "dirty", "qd",    "clients",
 };
 
 static void
@@ -106,7 +107,7 @@ print_pool (const struct top_rates *rates, const char *pool)
 {
   static const char *const written[] = {
     "records_written_bytes", "journal_written_bytes", "pool_db_written_bytes",
-    "wal_written_bytes", "copy_written_bytes",
+    "wal_written_bytes",     "copy_written_bytes",
   };
   const json_t *queues = json_object_get (rates->now, "queues");
   char dirty[HUMAN_MAX], max[HUMAN_MAX], journal[HUMAN_MAX];
@@ -121,8 +122,9 @@ print_pool (const struct top_rates *rates, const char *pool)
           human_bytes (json_size (queues, "dirty_max_bytes"), max),
           human_bytes (json_size (queues, "journal_bytes"), journal),
           json_size (queues, "busy_workers"), json_size (queues, "workers"),
-          top_growth (rates, "traffic", "records_read_bytes") /
-          rates->seconds / 0x1p20, bytes / rates->seconds / 0x1p20,
+          top_growth (rates, "traffic", "records_read_bytes") / rates->seconds /
+            0x1p20,
+          bytes / rates->seconds / 0x1p20,
           rates->total.errors / rates->seconds);
 }
 

@@ -10,7 +10,7 @@
 /* The busiest volumes come first.  'max_rows': at most so many of them, and how
  * many more there are; 0: all.
  */
-extern void top_print (const struct top_rates *rates, const char *pool,
-                       size_t max_rows);
+extern void
+top_print (const struct top_rates *rates, const char *pool, size_t max_rows);
 
 #endif /* NBDEDUP_TOP_TEXT_H */

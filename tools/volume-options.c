@@ -40,12 +40,12 @@ volume_options_parse (struct volume_options *v, const struct options *opts,
 }
 
 void
-volume_options_add (const struct volume_options *v,
-                    const struct options *opts, json_t *args)
+volume_options_add (const struct volume_options *v, const struct options *opts,
+                    json_t *args)
 {
-  json_t *given = pack_args (opts, "{s:s*, s:s*, s:s*}",
-                             "compress", v->compress, "dedup", v->dedup,
-                             "domain", v->domain);
+  json_t *given = pack_args (opts, "{s:s*, s:s*, s:s*}", "compress",
+                             v->compress, "dedup", v->dedup, "domain",
+                             v->domain);
 
   if (v->block_size != 0)
     json_object_set_new (given, "block-size", json_integer (v->block_size));

@@ -13,8 +13,8 @@
 struct options;
 
 struct volume_options {
-  uint64_t block_size;                  /* 0: the pool's default; so is ... */
-  const char *compress, *dedup, *domain;        /* ... NULL */
+  uint64_t block_size;                   /* 0: the pool's default; so is ... */
+  const char *compress, *dedup, *domain; /* ... NULL */
 };
 
 /* For the command's own table of options. */

@@ -19,7 +19,7 @@
 /* Most commands end sooner. */
 #define SAY_MS 500
 
-static const char *command;     /* not owned */
+static const char *command; /* not owned */
 
 void
 wait_set_command (const char *name)

@@ -21,7 +21,7 @@
  */
 static inline int
 array_grow (void *array, size_t *cap, size_t need, size_t size,
-            void *(*again) (void *, size_t))
+            void *(*again) (void *p, size_t len))
 {
   size_t n = *cap ? *cap : 1;
   void *p;
@@ -64,30 +64,30 @@ array_add (void *array, size_t *nr, size_t size)
 }
 
 /* The same, and assign the last argument to it.  -1: no memory. */
-#define array_push(array, nr, ...)                              \
-  ({                                                            \
-    __typeof__ (*(array)) _new = array_add (array, nr, sizeof *_new); \
-                                                                \
-    if (_new)                                                   \
-      *_new = __VA_ARGS__;                                      \
-    _new ? 0 : -1;                                              \
+#define array_push(array, nr, ...)                                             \
+  ({                                                                           \
+    __typeof__ (*(array)) _new = array_add (array, nr, sizeof *_new);          \
+                                                                               \
+    if (_new)                                                                  \
+      *_new = __VA_ARGS__;                                                     \
+    _new ? 0 : -1;                                                             \
   })
 
 /* Among 'nr' sorted elements, the index of the first one for which 'before',
  * an expression of 'i', is false; 'nr' if there is none.
  */
-#define array_position(nr, i, before)                   \
-  ({                                                    \
-    size_t _lo = 0, _hi = (nr), i;                      \
-                                                        \
-    while (_lo < _hi) {                                 \
-      i = (_lo + _hi) / 2;                              \
-      if (before)                                       \
-        _lo = i + 1;                                    \
-      else                                              \
-        _hi = i;                                        \
-    }                                                   \
-    _lo;                                                \
+#define array_position(nr, i, before)                                          \
+  ({                                                                           \
+    size_t _lo = 0, _hi = (nr), i;                                             \
+                                                                               \
+    while (_lo < _hi) {                                                        \
+      i = (_lo + _hi) / 2;                                                     \
+      if (before)                                                              \
+        _lo = i + 1;                                                           \
+      else                                                                     \
+        _hi = i;                                                               \
+    }                                                                          \
+    _lo;                                                                       \
   })
 
 #endif /* NBDEDUP_ARRAY_H */

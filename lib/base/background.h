@@ -30,12 +30,12 @@
 #include "base/lock.h"
 
 struct background {
-  struct lock *lock;            /* of the owner, or 'own' */
-  struct lock own;              /* innermost */
-  pthread_cond_t wake;          /* stop, woken, or the owner's condition */
-  atomic_bool stop;             /* the thread must end; for good */
-  bool woken;                   /* by background_wake, and no wait ended yet */
-  bool runs;                    /* was started, and not joined */
+  struct lock *lock;   /* of the owner, or 'own' */
+  struct lock own;     /* innermost */
+  pthread_cond_t wake; /* stop, woken, or the owner's condition */
+  atomic_bool stop;    /* the thread must end; for good */
+  bool woken;          /* by background_wake, and no wait ended yet */
+  bool runs;           /* was started, and not joined */
   pthread_t thread;
 };
 
@@ -48,8 +48,8 @@ extern void background_destroy (struct background *b);
 /* Call fn (arg) in a thread, perhaps before this returns.  -1: the system has
  * refused to start one.  The caller may hold the lock.
  */
-extern int background_start (struct background *b, void *(*fn) (void *arg),
-                             void *arg);
+extern int
+background_start (struct background *b, void *(*fn) (void *arg), void *arg);
 
 /* End the thread's wait, and make it end soon. */
 extern void background_cancel (struct background *b);

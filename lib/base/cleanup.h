@@ -35,6 +35,11 @@ cleanup_json (json_t **json)
 #define CLEANUP_JSON __attribute__ ((cleanup (cleanup_json)))
 
 /* Transfer ownership: return the pointer's value and set it to NULL. */
-#define TAKE_PTR(p) ({ __typeof__ (p) _take = (p); (p) = NULL; _take; })
+#define TAKE_PTR(p)                                                            \
+  ({                                                                           \
+    __typeof__ (p) _take = (p);                                                \
+    (p) = NULL;                                                                \
+    _take;                                                                     \
+  })
 
 #endif /* NBDEDUP_CLEANUP_H */

@@ -40,7 +40,8 @@ static inline void
 clock_sleep_ms (uint64_t ms)
 {
   const struct timespec ts = {
-    .tv_sec = (time_t) (ms / 1000), .tv_nsec = (long) (ms % 1000 * 1000000),
+    .tv_sec = (time_t) (ms / 1000),
+    .tv_nsec = (long) (ms % 1000 * 1000000),
   };
 
   nanosleep (&ts, NULL);

@@ -55,7 +55,7 @@ error_replace_controls (char *text)
 int
 nbdedup_fail (int err, const char *fmt, ...)
 {
-  char text[MESSAGE_MAX];       /* arguments may point into 'message' */
+  char text[MESSAGE_MAX]; /* arguments may point into 'message' */
   va_list args;
   int n;
 

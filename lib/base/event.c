@@ -102,7 +102,7 @@ event_find_asker (void)
 
   if (asker == NULL)
     asker = &self;
-  if (asker == &self) {         /* again, because it may have forked */
+  if (asker == &self) { /* again, because it may have forked */
     self.uid = getuid ();
     self.pid = getpid ();
   }
@@ -153,8 +153,8 @@ event_new (const char *name, const char *fmt, ...)
   va_list ap;
 
   assert (message_id (name) != NULL);
-  event = json_pack ("{s:I, s:s}", "time", (json_int_t) time (NULL),
-                     "event", name);
+  event = json_pack ("{s:I, s:s}", "time", (json_int_t) time (NULL), "event",
+                     name);
   if (event == NULL)
     return NULL;
   if (fmt) {
@@ -181,8 +181,9 @@ event_add_name (json_t *event, const char *name)
   if (event == NULL)
     return;
   json_object_set_new (event, "volume",
-                       json_stringn (name, at ? (size_t) (at - name)
-                                     : strlen (name)));
+                       json_stringn (name,
+                                     at ? (size_t) (at - name)
+                                        : strlen (name)));
   if (at)
     json_object_set_new (event, "snapshot", event_text (at + 1));
 }
@@ -199,7 +200,7 @@ is_plain (const char *text)
 
   for (p = (const unsigned char *) text; *p; ++p)
     if (*p <= ' ' || *p == '"' || *p == '=' || *p == '\\' || *p == 0x7f ||
-        *p == 0xc2)             /* of a control character, perhaps */
+        *p == 0xc2) /* of a control character, perhaps */
       return false;
   return *text != '\0';
 }
@@ -356,11 +357,12 @@ bool
 nbdedup_event_journal (const struct nbdedup_event *event)
 {
   static const char *const priorities[] = {
-    [NBDEDUP_LOG_INFO] = "6", [NBDEDUP_LOG_WARNING] = "4",
+    [NBDEDUP_LOG_INFO] = "6",
+    [NBDEDUP_LOG_WARNING] = "4",
     [NBDEDUP_LOG_ERROR] = "3",
   };
-  const char *key, *name =
-    json_string_value (json_object_get (event->fields, "event"));
+  const char *key,
+    *name = json_string_value (json_object_get (event->fields, "event"));
   struct journald_entry *entry;
   json_t *value;
 
@@ -381,11 +383,13 @@ nbdedup_event_journal (const struct nbdedup_event *event)
 /*----------------------------------------------------------------------*/
 
 void
-event_log (enum nbdedup_log_level level, const char *pool,
-           const json_t *event, const char *message)
+event_log (enum nbdedup_log_level level, const char *pool, const json_t *event,
+           const char *message)
 {
   const struct nbdedup_event e = {
-    .level = level, .pool = pool, .message = message ? message : "",
+    .level = level,
+    .pool = pool,
+    .message = message ? message : "",
     .fields = event,
   };
   nbdedup_event_fn *fn = event_fn;

@@ -27,8 +27,8 @@
 /* For whom this thread works. */
 struct event_asker {
   int64_t uid;
-  int64_t pid;                  /* 0: not known, e.g. of another namespace */
-  char login[64];               /* "": not known */
+  int64_t pid;    /* 0: not known, e.g. of another namespace */
+  char login[64]; /* "": not known */
 };
 
 /* Events that this thread makes have this asker, until the next call.  NULL,

@@ -59,7 +59,7 @@ full_pwrite (int fd, const void *buf, size_t len, uint64_t offset)
         continue;
       return -1;
     }
-    if (r == 0) {               /* do not loop for ever */
+    if (r == 0) { /* do not loop for ever */
       errno = EIO;
       return -1;
     }

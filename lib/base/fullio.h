@@ -20,8 +20,8 @@ extern int64_t full_pread (int fd, void *buf, size_t len, uint64_t offset);
 extern int full_pwrite (int fd, const void *buf, size_t len, uint64_t offset);
 
 /* The same for all of 'iov', which the function modifies. */
-extern int full_pwritev (int fd, struct iovec *iov, int nr_iov,
-                         uint64_t offset);
+extern int
+full_pwritev (int fd, struct iovec *iov, int nr_iov, uint64_t offset);
 
 /* Write zeroes over [offset, end).  0, or -1 with errno (no text recorded). */
 extern int full_write_zeroes (int fd, uint64_t offset, uint64_t end);

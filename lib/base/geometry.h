@@ -14,7 +14,7 @@
 
 /* "records": its header is at the start of segment 0. */
 #define SEGMENT_BYTES (UINT32_C (4) << 20)
-#define STORE_HEADER_BYTES 16384        /* two copies, 8 KiB apart */
+#define STORE_HEADER_BYTES 16384 /* two copies, 8 KiB apart */
 
 /* Blocks in 'size' bytes, rounded up. */
 static inline uint64_t

@@ -19,7 +19,7 @@ struct hashtable_link {
 
 struct hashtable {
   struct hashtable_link **buckets; /* owned */
-  size_t nr_buckets;            /* a power of two */
+  size_t nr_buckets;               /* a power of two */
   size_t nr_entries;
 };
 
@@ -63,7 +63,7 @@ hashtable_grow (struct hashtable *t)
   struct hashtable_link **buckets = calloc (n, sizeof *buckets), *l, *next;
 
   if (buckets == NULL)
-    return;                     /* the chains only become longer */
+    return; /* the chains only become longer */
   for (i = 0; i < t->nr_buckets; ++i)
     for (l = t->buckets[i]; l; l = next) {
       next = l->next;
@@ -102,9 +102,9 @@ hashtable_remove (struct hashtable *t, struct hashtable_link *l)
 
 /* Visit every link; 'fn' may unlink and free the one it gets. */
 static inline void
-hashtable_visit (struct hashtable *t, void (*fn) (void *opaque,
-                                                  struct hashtable_link *l),
-             void *opaque)
+hashtable_visit (struct hashtable *t,
+                 void (*fn) (void *opaque, struct hashtable_link *l),
+                 void *opaque)
 {
   struct hashtable_link *l, *next;
   size_t i;

@@ -19,8 +19,8 @@
 #include "base/journald.h"
 
 struct journald_entry {
-  FILE *fp;                     /* owned; writes 'text' */
-  char *text;                   /* owned */
+  FILE *fp;   /* owned; writes 'text' */
+  char *text; /* owned */
   size_t len;
 };
 
@@ -32,10 +32,9 @@ journald_has_stderr (void)
   struct stat st;
   char end;
 
-  return stream &&
-    sscanf (stream, "%ju:%ju%c", &device, &inode, &end) == 2 &&
-    fstat (STDERR_FILENO, &st) == 0 &&
-    st.st_dev == device && st.st_ino == inode;
+  return stream && sscanf (stream, "%ju:%ju%c", &device, &inode, &end) == 2 &&
+    fstat (STDERR_FILENO, &st) == 0 && st.st_dev == device &&
+    st.st_ino == inode;
 }
 
 static void
@@ -65,8 +64,7 @@ journald_begin (void)
  * bytes.
  */
 void
-journald_add (struct journald_entry *entry, const char *name,
-              const char *value)
+journald_add (struct journald_entry *entry, const char *name, const char *value)
 {
   const size_t len = strlen (value);
   uint8_t size[8];
@@ -93,7 +91,8 @@ send_text (const char *path, const char *text, size_t len)
     return -1;
   return sendto (fd, text, len, MSG_DONTWAIT | MSG_NOSIGNAL,
                  (struct sockaddr *) &addr, sizeof addr) == (ssize_t) len
-    ? 0 : -1;
+    ? 0
+    : -1;
 }
 
 int

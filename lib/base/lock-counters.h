@@ -15,11 +15,11 @@
 #include "base/clock.h"
 
 struct lock_counters {
-  const char *file, *name;      /* "data/writeback.c", "&wb->lock" */
+  const char *file, *name; /* "data/writeback.c", "&wb->lock" */
   struct lock_counters *next;
   atomic_bool listed;
   _Atomic uint64_t taken;
-  _Atomic uint64_t waited;      /* of 'taken', another thread held it */
+  _Atomic uint64_t waited; /* of 'taken', another thread held it */
   _Atomic uint64_t wait_ns;
   _Atomic uint64_t held_ns, longest_ns;
 };

@@ -51,11 +51,11 @@
 
 struct lock {
   pthread_mutex_t mutex;
-  _Atomic (pthread_t) owner;    /* valid while 'held' */
+  _Atomic (pthread_t) owner; /* valid while 'held' */
   atomic_bool held;
 #if NBDEDUP_LOCK_COUNTERS
-  struct lock_counters *counters;       /* not owned; NULL: not counted */
-  uint64_t since;               /* the owner took it */
+  struct lock_counters *counters; /* not owned; NULL: not counted */
+  uint64_t since;                 /* the owner took it */
 #endif
 };
 
@@ -68,15 +68,16 @@ lock_init_uncounted (struct lock *l)
 }
 
 #if NBDEDUP_LOCK_COUNTERS
-#define lock_init(l)                                                    \
-  do {                                                                  \
-    static struct lock_counters counters_ = {                           \
-      .file = __FILE__, .name = #l,                                     \
-    };                                                                  \
-                                                                        \
-    lock_init_uncounted (l);                                            \
-    (l)->counters = &counters_;                                         \
-    lock_counters_add (&counters_);                                     \
+#define lock_init(l)                                                           \
+  do {                                                                         \
+    static struct lock_counters counters_ = {                                  \
+      .file = __FILE__,                                                        \
+      .name = #l,                                                              \
+    };                                                                         \
+                                                                               \
+    lock_init_uncounted (l);                                                   \
+    (l)->counters = &counters_;                                                \
+    lock_counters_add (&counters_);                                            \
   } while (0)
 #else
 #define lock_init(l) lock_init_uncounted (l)

@@ -21,7 +21,8 @@
 static int
 fail_syntax (void)
 {
-  return nbdedup_fail (EINVAL, "not a size: give a number and, if needed, K, "
+  return nbdedup_fail (EINVAL,
+                       "not a size: give a number and, if needed, K, "
                        "M, G or T (powers of 1024), as in 512M, 1.5G or 10GiB");
 }
 
@@ -46,9 +47,10 @@ parse_unit (const char *s, unsigned *shift)
     return fail_syntax ();
   *shift = 10 * (unsigned) (u - units + 1);
   if (strcasecmp (s + 1, "B") == 0)
-    return nbdedup_fail (EINVAL, "%s is ambiguous (powers of 1000 or of 1024): "
-                         "write %c or %ciB, which mean powers of 1024", s, *u,
-                         *u);
+    return nbdedup_fail (EINVAL,
+                         "%s is ambiguous (powers of 1000 or of 1024): "
+                         "write %c or %ciB, which mean powers of 1024",
+                         s, *u, *u);
   return s[1] == '\0' || strcasecmp (s + 1, "iB") == 0 ? 0 : fail_syntax ();
 }
 
@@ -79,7 +81,8 @@ nbdedup_parse_size (const char *s, uint64_t *bytes)
   if (parse_unit (s, &shift) == -1)
     return -1;
   if (has_fraction && shift == 0)
-    return nbdedup_fail (EINVAL, "not a size: a fraction needs a unit (K, M, G "
+    return nbdedup_fail (EINVAL,
+                         "not a size: a fraction needs a unit (K, M, G "
                          "or T)");
   if (whole > SIZE_MAX_BYTES >> shift)
     return fail_too_large ();
@@ -92,7 +95,8 @@ nbdedup_parse_size (const char *s, uint64_t *bytes)
 static int
 fail_age (void)
 {
-  return nbdedup_fail (EINVAL, "not an age: give a number with s, m, h, d or "
+  return nbdedup_fail (EINVAL,
+                       "not an age: give a number with s, m, h, d or "
                        "w, of at most ten years, as in 90d");
 }
 

@@ -27,7 +27,7 @@ tempfile_open (const char *dir)
     if (fd != -1)
       unlink (path);
   }
-  return fd != -1 ? fd :
-    nbdedup_fail (errno, "%s: cannot make a temporary file: %s", dir,
-                  strerror (errno));
+  return fd != -1 ? fd
+                  : nbdedup_fail (errno, "%s: cannot make a temporary file: %s",
+                                  dir, strerror (errno));
 }

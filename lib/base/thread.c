@@ -12,6 +12,7 @@ thread_start (pthread_t *thread, void *(*fn) (void *arg), void *arg)
 {
   const int err = pthread_create (thread, NULL, fn, arg);
 
-  return err == 0 ? 0
+  return err == 0
+    ? 0
     : nbdedup_fail (err, "cannot start a thread: %s", strerror (err));
 }

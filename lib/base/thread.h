@@ -10,7 +10,6 @@
 /* Call fn (arg) in a thread, perhaps before this returns.  It blocks the
  * signals that the caller blocks.  -1: the system has refused to start one.
  */
-extern int thread_start (pthread_t *thread, void *(*fn) (void *arg),
-                         void *arg);
+extern int thread_start (pthread_t *thread, void *(*fn) (void *arg), void *arg);
 
 #endif /* NBDEDUP_THREAD_H */

@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define VARINT_MAX 10           /* bytes */
+#define VARINT_MAX 10 /* bytes */
 
 /* Returns the bytes used. */
 static inline size_t

@@ -37,8 +37,10 @@ alert_parse_ratio (const char *value, double *ratio)
     *ratio = strtod (value, NULL);
   /* No ratio is below 1. */
   if (*ratio <= 1)
-    return nbdedup_fail (EINVAL, "'%.64s': must be none, or a number above 1, "
-                         "such as 2 or 1.5", value);
+    return nbdedup_fail (EINVAL,
+                         "'%.64s': must be none, or a number above 1, "
+                         "such as 2 or 1.5",
+                         value);
   return 0;
 }
 
@@ -47,7 +49,8 @@ check_size (const char *name, const char *value)
 {
   uint64_t bytes;
 
-  return strcmp (value, "none") == 0 ? 0
+  return strcmp (value, "none") == 0
+    ? 0
     : pool_property_parse_size (name, value, &bytes);
 }
 
@@ -67,7 +70,7 @@ int
 alert_volume_check (const char *value)
 {
   return strcmp (value, ALERT_DEFAULT) == 0 ? 0
-    : check_size (ALERT_UNIQUE, value);
+                                            : check_size (ALERT_UNIQUE, value);
 }
 
 /* No command asks the pool for a property of this name. */

@@ -33,10 +33,10 @@ extern int alert_parse_ratio (const char *value, double *ratio);
 /* The row of a volume: its drift-alert-unique as "set" takes it, sizes in
  * bytes.  'value' is malloc'd; without a row it is "default".
  */
-extern int alert_volume_get (struct meta_conn *c, uint64_t volume,
-                             char **value);
+extern int
+alert_volume_get (struct meta_conn *c, uint64_t volume, char **value);
 /* "default" deletes the row. */
-extern int alert_volume_put (struct meta_conn *c, uint64_t volume,
-                             const char *value);
+extern int
+alert_volume_put (struct meta_conn *c, uint64_t volume, const char *value);
 
 #endif /* NBDEDUP_ALERT_PROPERTY_H */

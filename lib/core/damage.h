@@ -13,8 +13,8 @@
 #include "core/events.h"
 
 struct damage_place {
-  const char *name;             /* of a volume or a snapshot */
-  uint64_t offset, length;      /* bytes */
+  const char *name;        /* of a volume or a snapshot */
+  uint64_t offset, length; /* bytes */
 };
 
 /* The members "name", "offset" and "length" of a report's place. */
@@ -26,7 +26,6 @@ extern struct damage_place damage_place_of (const json_t *place);
 #define DAMAGE_LOG 1u
 #define DAMAGE_KEEP 2u
 extern void damage_tell (struct events *e, const struct damage_place *place,
-                         const char *found, const char *what,
-                         unsigned where);
+                         const char *found, const char *what, unsigned where);
 
 #endif /* NBDEDUP_DAMAGE_H */

@@ -31,18 +31,18 @@
 #define PARTS_PER_TRIM 8u
 
 struct part {
-  struct filter *used;          /* complete; NULL: none */
-  uint64_t nr;                  /* numbers added to it, some of them twice */
-  uint64_t nr_most;             /* before the next one is made */
-  bool wanted;                  /* the thread must make one */
-  struct filter *saved;         /* not read yet, or being read; NULL: none */
-  uint64_t nr_saved;            /* numbers added to it */
+  struct filter *used;  /* complete; NULL: none */
+  uint64_t nr;          /* numbers added to it, some of them twice */
+  uint64_t nr_most;     /* before the next one is made */
+  bool wanted;          /* the thread must make one */
+  struct filter *saved; /* not read yet, or being read; NULL: none */
+  uint64_t nr_saved;    /* numbers added to it */
 };
 
 struct ddt_filter {
-  struct meta *meta;            /* not owned */
-  struct lock *lock;            /* the ddt's */
-  uint64_t max_bytes;           /* of a part */
+  struct meta *meta;  /* not owned */
+  struct lock *lock;  /* the ddt's */
+  uint64_t max_bytes; /* of a part */
   struct ddt_filter_ops ops;
 
   /* Written under the lock.  The thread reads the atomic ones without it, and
@@ -59,10 +59,10 @@ struct ddt_filter {
   unsigned made_part;           /* of 'made' */
   atomic_uint_fast64_t nr_made; /* numbers added to it */
   unsigned nr_wanted;
-  uint64_t lookups;             /* that no filter answered */
+  uint64_t lookups; /* that no filter answered */
   atomic_uint resets;
-  bool failed;                  /* it could not: until the next reset */
-  struct background thread;     /* wakes up when nr_wanted > 0 or must_read */
+  bool failed;              /* it could not: until the next reset */
+  struct background thread; /* wakes up when nr_wanted > 0 or must_read */
 };
 
 static unsigned
@@ -114,9 +114,9 @@ add_entries (struct ddt_filter *f, struct filter *made, struct meta_conn *c,
       filter_add (made, number_of (e.prefix));
       f->nr_made++;
     }
-  if (r == 1 && (part_of (e.prefix) != part ||
-                 meta_index_cursor_at (cu, prefix) == 0 ||
-                 part_of (*prefix) != part))
+  if (r == 1 &&
+      (part_of (e.prefix) != part || meta_index_cursor_at (cu, prefix) == 0 ||
+       part_of (*prefix) != part))
     r = 0;
   meta_index_cursor_free (cu);
   return r == -1 ? -1 : !r;
@@ -184,7 +184,7 @@ use_locked (struct ddt_filter *f, struct part *part, struct filter *filter,
   part->used = filter;
   part->nr = nr;
   part->nr_most = filter_bytes (filter) * 8 / FILTER_BITS;
-  if (part->nr_most < 2 * part->nr)     /* it is as large as it may be */
+  if (part->nr_most < 2 * part->nr) /* it is as large as it may be */
     part->nr_most = 2 * part->nr;
   f->bytes += filter_bytes (filter);
   f->nr_used++;
@@ -234,7 +234,7 @@ make_part (struct ddt_filter *f, unsigned part)
   }
   filter_free (f->made);
   f->made = NULL;
-  if (f->resets == resets)      /* else a later lookup may ask for one */
+  if (f->resets == resets) /* else a later lookup may ask for one */
     fail_locked (f);
 }
 
@@ -273,7 +273,7 @@ read_part (struct ddt_filter *f, struct part *part,
   saved = take_saved_locked (f, part);
   if (r == 0 && f->resets == 0)
     use_locked (f, part, saved, s->nr + part->nr_saved);
-  else                          /* a later lookup may ask for one */
+  else /* a later lookup may ask for one */
     filter_free (saved);
 }
 
@@ -541,7 +541,7 @@ ddt_filter_reset_locked (struct ddt_filter *f)
     drop_part_locked (f, &f->parts[i]);
   f->resets++;
   f->failed = f->max_bytes == 0;
-  if (f->file)                  /* to free the saved ones */
+  if (f->file) /* to free the saved ones */
     f->must_read = start_thread_locked (f);
 }
 

@@ -63,15 +63,14 @@ struct ddt_filter_ops {
 /* 'lock' is the ddt's.  'max_bytes': what all parts may take; 0: there is never
  * one.  NULL: ENOMEM.
  */
-extern struct ddt_filter *ddt_filter_new (struct meta *meta,
-                                          struct lock *lock,
+extern struct ddt_filter *ddt_filter_new (struct meta *meta, struct lock *lock,
                                           uint64_t max_bytes,
                                           const struct ddt_filter_ops *ops);
 /* Read the parts from this file when lookups ask for them.  It was saved in the
  * present state of the index, and no record was added since.  Takes ownership.
  */
-extern void ddt_filter_offer_locked (struct ddt_filter *f,
-                                     struct warm_file *file);
+extern void
+ddt_filter_offer_locked (struct ddt_filter *f, struct warm_file *file);
 
 /* End the thread.  The lock is not held, and no more lookups come. */
 extern void ddt_filter_stop (struct ddt_filter *f);
@@ -87,8 +86,7 @@ extern void ddt_filter_free (struct ddt_filter *f);
 extern void ddt_filter_add_locked (struct ddt_filter *f, uint64_t prefix);
 
 /* May the index have an entry with this prefix? */
-extern bool ddt_filter_may_have_locked (struct ddt_filter *f,
-                                        uint64_t prefix);
+extern bool ddt_filter_may_have_locked (struct ddt_filter *f, uint64_t prefix);
 
 /* The index has entries that were not added: begin again. */
 extern void ddt_filter_reset_locked (struct ddt_filter *f);

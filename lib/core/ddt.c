@@ -27,23 +27,23 @@
  * reached through their ref alone, and exist only while NEW.
  */
 struct ddt_entry {
-  struct hashtable_link link;   /* in by_digest */
+  struct hashtable_link link; /* in by_digest */
   TAILQ_ENTRY (ddt_entry) lru;
   struct record record;
   uint64_t chunk_addr;
-  uint64_t copy_of;             /* 0: not a copy */
+  uint64_t copy_of; /* 0: not a copy */
   bool is_new;
 };
 
 struct ref {
-  struct hashtable_link link;   /* in refs */
+  struct hashtable_link link; /* in refs */
   uint64_t addr;
-  int64_t delta[2];             /* by parity of the txg */
-  bool taken[2];                /* the txg has taken a reference at some time */
-  struct ddt_entry *entry;      /* NEW: owned until ddt_fold_done; or NULL */
-  uint8_t new_in;               /* parity of the txg that made 'entry' */
+  int64_t delta[2];        /* by parity of the txg */
+  bool taken[2];           /* the txg has taken a reference at some time */
+  struct ddt_entry *entry; /* NEW: owned until ddt_fold_done; or NULL */
+  uint8_t new_in;          /* parity of the txg that made 'entry' */
   bool dead;
-  bool pruned;                  /* lookups must not find it now */
+  bool pruned; /* lookups must not find it now */
 };
 
 /* Groups of records with a hit lately; for as many runs of duplicates at once
@@ -52,21 +52,21 @@ struct ref {
 #define NR_RECENT 64u
 
 struct ddt {
-  struct meta *meta;            /* not owned; outlives the ddt */
-  size_t budget_bytes;          /* for CLEAN entries and the filter */
-  struct ddt_filter *filter;    /* owned */
+  struct meta *meta;         /* not owned; outlives the ddt */
+  size_t budget_bytes;       /* for CLEAN entries and the filter */
+  struct ddt_filter *filter; /* owned */
 
-  struct lock lock;             /* protects everything below */
+  struct lock lock; /* protects everything below */
   struct hashtable by_digest, refs;
   TAILQ_HEAD (, ddt_entry) lru; /* least recently used first */
   size_t nr_clean;
   struct index_runs runs;
-  uint64_t recent[NR_RECENT];   /* is_near_locked: groups + 1; 0: none */
-  unsigned open;                /* parity of the open txg */
+  uint64_t recent[NR_RECENT]; /* is_near_locked: groups + 1; 0: none */
+  unsigned open;              /* parity of the open txg */
   uint64_t hits, misses;
-  size_t changes;               /* for invariant_is_due */
+  size_t changes; /* for invariant_is_due */
 
-  atomic_size_t pending_bytes;  /* written under the lock, read without */
+  atomic_size_t pending_bytes; /* written under the lock, read without */
 };
 
 /*----------------------------------------------------------------------
@@ -142,8 +142,9 @@ ddt_assert_consistent_locked (struct ddt *ddt)
   assert (TAILQ_EMPTY (&ddt->lru) == (ddt->nr_clean == 0));
   assert (ddt->nr_clean <= ddt->by_digest.nr_entries);
   assert (ddt->pending_bytes >= ddt->refs.nr_entries * REF_BYTES);
-  if (invariant_is_due (&ddt->changes, ddt->refs.nr_entries +
-                        ddt->refs.nr_buckets + ddt->nr_clean))
+  if (invariant_is_due (&ddt->changes,
+                        ddt->refs.nr_entries + ddt->refs.nr_buckets +
+                          ddt->nr_clean))
     assert_all_locked (ddt);
 }
 
@@ -194,7 +195,9 @@ ddt_new (struct meta *meta, uint64_t budget_bytes)
 {
   struct ddt *ddt = calloc (1, sizeof *ddt);
   const struct ddt_filter_ops ops = {
-    nr_new_locked, add_new_to_filter_locked, ddt,
+    nr_new_locked,
+    add_new_to_filter_locked,
+    ddt,
   };
 
   if (ddt == NULL)
@@ -239,7 +242,7 @@ ddt_free (struct ddt *ddt)
 {
   if (ddt == NULL)
     return;
-  ddt_filter_free (ddt->filter);        /* its thread reads the tables */
+  ddt_filter_free (ddt->filter); /* its thread reads the tables */
   if (ddt->refs.buckets)
     hashtable_visit (&ddt->refs, free_ref, ddt);
   if (ddt->by_digest.buckets)
@@ -300,8 +303,8 @@ is_hidden_locked (struct ddt *ddt, uint64_t addr)
 }
 
 static struct ddt_entry *
-find_entry_locked (struct ddt *ddt, const struct digest *digest,
-                   uint32_t lsize, uint64_t domain)
+find_entry_locked (struct ddt *ddt, const struct digest *digest, uint32_t lsize,
+                   uint64_t domain)
 {
   uint64_t hash = hash_of (digest);
   struct hashtable_link *l;
@@ -334,7 +337,8 @@ static void
 add_clean_locked (struct ddt *ddt, struct ddt_entry *e)
 {
   const size_t max = (ddt->budget_bytes -
-                      ddt_filter_memory_locked (ddt->filter)) / CLEAN_BYTES;
+                      ddt_filter_memory_locked (ddt->filter)) /
+    CLEAN_BYTES;
   unsigned i;
 
   assert_held (&ddt->lock);
@@ -360,15 +364,14 @@ cache_record_locked (struct ddt *ddt, const struct record *r)
     return;
   e = calloc (1, sizeof *e);
   if (e == NULL)
-    return;                     /* a cache may drop entries */
+    return; /* a cache may drop entries */
   e->record = *r;
   hashtable_insert (&ddt->by_digest, &e->link, hash_of (&r->digest));
   add_clean_locked (ddt, e);
 }
 
 static int
-take_ref_locked (struct ddt *ddt, const struct record *r,
-                 struct pointer *ptr)
+take_ref_locked (struct ddt *ddt, const struct record *r, struct pointer *ptr)
 {
   struct ref *ref = get_ref_locked (ddt, r->ptr.addr);
 
@@ -446,8 +449,8 @@ take_from_row (struct ddt *ddt, struct group_row *row, uint64_t addr,
 
   WITH_LOCK (&ddt->lock);
   WITH_CONSISTENT (ddt, ddt);
-  while (record_next (row->group, row->records.p, row->records.len, &off,
-                      &r) == 1) {
+  while (record_next (row->group, row->records.p, row->records.len, &off, &r) ==
+         1) {
     if (!found) {
       if (r.ptr.addr != addr)
         continue;
@@ -508,7 +511,7 @@ lookup_meta (struct ddt *ddt, struct meta_conn *c,
   unsigned run;
   int found = 0;
 
-  for (run = INDEX_RUNS; run-- > 0 && !found; )
+  for (run = INDEX_RUNS; run-- > 0 && !found;)
     if (index_runs_has (runs, run))
       found = lookup_run (ddt, c, run, digest, lsize, domain, ptr);
   return found;
@@ -590,8 +593,8 @@ insert (struct ddt *ddt, const struct record *record, uint64_t chunk_addr,
 }
 
 int
-ddt_insert (struct ddt *ddt, const struct record *record,
-            uint64_t chunk_addr, struct pointer *ptr)
+ddt_insert (struct ddt *ddt, const struct record *record, uint64_t chunk_addr,
+            struct pointer *ptr)
 {
   return insert (ddt, record, chunk_addr, 0, ptr);
 }
@@ -635,7 +638,7 @@ ddt_ref (struct ddt *ddt, uint64_t addr, int64_t delta)
 {
   struct ref *r;
 
-  assert (delta >= 0);          /* ddt_unref drops one */
+  assert (delta >= 0); /* ddt_unref drops one */
   WITH_LOCK (&ddt->lock);
   WITH_CONSISTENT (ddt, ddt);
   r = get_ref_locked (ddt, addr);
@@ -687,8 +690,10 @@ add_change_locked (void *opaque, struct hashtable_link *l)
   if (r->delta[c->parity] == 0 && !r->taken[c->parity] && e == NULL)
     return;
   c->p[c->nr++] = (struct ddt_change) {
-    .addr = r->addr, .delta = r->delta[c->parity],
-    .record = e ? &e->record : NULL, .chunk_addr = e ? e->chunk_addr : 0,
+    .addr = r->addr,
+    .delta = r->delta[c->parity],
+    .record = e ? &e->record : NULL,
+    .chunk_addr = e ? e->chunk_addr : 0,
     .copy_of = e ? e->copy_of : 0,
   };
 }
@@ -724,8 +729,7 @@ ddt_get_changes (struct ddt *ddt, struct ddt_change **changes, size_t *nr)
 
 /* No lookup finds the record any more: drop its entry, if it has one. */
 static void
-drop_entry_locked (struct ddt *ddt, uint64_t addr,
-                   const struct digest *digest)
+drop_entry_locked (struct ddt *ddt, uint64_t addr, const struct digest *digest)
 {
   struct hashtable_link *l;
   struct ddt_entry *e;
@@ -755,7 +759,7 @@ ddt_try_kill (struct ddt *ddt, uint64_t addr, const struct digest *digest)
   WITH_CONSISTENT (ddt, ddt);
   r = get_ref_locked (ddt, addr);
   if (r == NULL || r->taken[ddt->open])
-    return false;               /* without memory a later fold kills it */
+    return false; /* without memory a later fold kills it */
   r->dead = true;
   drop_entry_locked (ddt, addr, digest);
   return true;

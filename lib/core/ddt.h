@@ -109,24 +109,24 @@ extern void ddt_unref (struct ddt *ddt, uint64_t addr);
 struct ddt_change {
   uint64_t addr;
   int64_t delta;
-  struct record *record;        /* NEW: borrowed until ddt_fold_done */
+  struct record *record; /* NEW: borrowed until ddt_fold_done */
   uint64_t chunk_addr;
-  uint64_t copy_of;             /* a copy of this record; 0: not a copy */
+  uint64_t copy_of; /* a copy of this record; 0: not a copy */
 };
 
 /* With no thread inside the txg: the open txg becomes the folding one. */
 extern void ddt_cut (struct ddt *ddt);
 
 /* The folding txg's changes, ascending by address, in a malloc'd array. */
-extern int ddt_get_changes (struct ddt *ddt, struct ddt_change **changes,
-                            size_t *nr);
+extern int
+ddt_get_changes (struct ddt *ddt, struct ddt_change **changes, size_t *nr);
 
 /* The fold found no reference to the record.  True: the record is dead now.
  * False: the open txg refers to it; it stays, with count 0, and the next fold
  * checks again.
  */
-extern bool ddt_try_kill (struct ddt *ddt, uint64_t addr,
-                          const struct digest *digest);
+extern bool
+ddt_try_kill (struct ddt *ddt, uint64_t addr, const struct digest *digest);
 
 /* In a fold's transaction, after the fold's own changes: pool.db has one
  * reference to this record, and an entry in the index, which the caller is
@@ -134,8 +134,8 @@ extern bool ddt_try_kill (struct ddt *ddt, uint64_t addr,
  * False: the open txg refers to it, or it is new, or there is no memory; its
  * entry must stay.
  */
-extern bool ddt_try_prune (struct ddt *ddt, uint64_t addr,
-                           const struct digest *digest);
+extern bool
+ddt_try_prune (struct ddt *ddt, uint64_t addr, const struct digest *digest);
 /* These were pruned, and no thread is left that could have read a state of
  * pool.db in which they are in the index (quiesce_wait); or the transaction was
  * rolled back.
@@ -179,9 +179,9 @@ extern bool ddt_filter_is_unchanged (struct ddt *ddt);
 
 struct ddt_info {
   uint64_t hits, misses;
-  uint64_t cache_bytes;         /* the filter included */
-  uint64_t filter_bytes;        /* 0: there is none yet */
-  uint64_t filter_memory;       /* of it, complete or not */
+  uint64_t cache_bytes;   /* the filter included */
+  uint64_t filter_bytes;  /* 0: there is none yet */
+  uint64_t filter_memory; /* of it, complete or not */
 };
 extern void ddt_get_info (struct ddt *ddt, struct ddt_info *info);
 

@@ -50,20 +50,20 @@ struct nbdedup_pool {
   /* Constant while the pool is open.  What they point to has locks of its
    * own.
    */
-  char *path;                   /* owned; absolute */
-  char *who;                    /* owned */
-  uint64_t opened_ns;           /* by clock_ns */
+  char *path;         /* owned; absolute */
+  char *who;          /* owned */
+  uint64_t opened_ns; /* by clock_ns */
   struct nbdedup_settings settings;
-  int lock_fd;                  /* -1: none */
+  int lock_fd; /* -1: none */
   uint32_t sector_bytes;
   int hash;
-  struct hash_key hash_key;     /* of a keyed hash; see service/hash-key.h */
-  bool hash_key_missing;        /* in pool.db: the opening puts it there */
+  struct hash_key hash_key; /* of a keyed hash; see service/hash-key.h */
+  bool hash_key_missing;    /* in pool.db: the opening puts it there */
   uint8_t uuid[UUID_LEN];
   struct meta *meta;
   struct store *store;
   struct space *space;
-  struct moves *moves;          /* of records */
+  struct moves *moves; /* of records */
   struct journal *journal;
   struct map *map;
   struct ddt *ddt;
@@ -74,8 +74,8 @@ struct nbdedup_pool {
   struct txg *txg;
   struct writeback *writeback;
   struct volumes *volumes;
-  struct watch *watch;          /* of its space */
-  struct lost_leaves *lost;     /* of the maps */
+  struct watch *watch;      /* of its space */
+  struct lost_leaves *lost; /* of the maps */
   struct scrub_shared *scrub;
   struct control *control;      /* NULL: not a server */
   struct scrubber *scrubber;    /* NULL: not a server */
@@ -87,22 +87,22 @@ struct nbdedup_pool {
   void (*snapshot_taken) (struct nbdedup_pool *pool, const struct volume *v);
 
   /* Read without a lock. */
-  struct copies copies;         /* of records */
-  _Atomic uint64_t ddt_quota_bytes;     /* 0: none */
-  _Atomic uint64_t copy_reads;  /* answered from a copy */
+  struct copies copies;             /* of records */
+  _Atomic uint64_t ddt_quota_bytes; /* 0: none */
+  _Atomic uint64_t copy_reads;      /* answered from a copy */
   /* NULL: not started.  Folds may run before that, so they check. */
   _Atomic (struct merger *) merger;
-  _Atomic (struct copier *) copier;     /* NULL: not a server */
+  _Atomic (struct copier *) copier; /* NULL: not a server */
 
-  struct lock readers_lock;     /* protects readers; innermost */
-  struct reader *readers;       /* read.c's contexts */
+  struct lock readers_lock; /* protects readers; innermost */
+  struct reader *readers;   /* read.c's contexts */
 
   /* One administrative command at a time, those that only read figures
    * included: their numbers belong together.
    */
   struct lock admin;
-  struct lock drift;            /* one computation of drift at a time */
-  struct lock alerts;           /* one comparison with the thresholds at a time,
+  struct lock drift;  /* one computation of drift at a time */
+  struct lock alerts; /* one comparison with the thresholds at a time,
                                  * until it is stored */
 
   /* The thread that makes old writes durable. */

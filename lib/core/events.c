@@ -26,13 +26,13 @@
 struct posted {
   TAILQ_ENTRY (posted) link;
   enum nbdedup_log_level level;
-  json_t *event;                /* owned; NULL: there was no memory */
+  json_t *event; /* owned; NULL: there was no memory */
   char message[1024];
 };
 TAILQ_HEAD (posted_list, posted);
 
 struct kept_event {
-  char *text;                   /* owned */
+  char *text; /* owned */
   uint64_t time;
 };
 
@@ -41,20 +41,20 @@ struct noted_place {
 };
 
 struct events {
-  const char *path;             /* not owned */
+  const char *path; /* not owned */
 
-  struct lock lock;             /* protects everything below */
-  struct txg *txg;              /* not owned; NULL: cannot be written */
+  struct lock lock; /* protects everything below */
+  struct txg *txg;  /* not owned; NULL: cannot be written */
   struct background thread;
   struct posted_list posted;
   unsigned nr_posted;
-  uint64_t nr_dropped;          /* there were too many */
-  struct kept_event waiting[EVENTS_WAITING_MAX];        /* for a fold; the
+  uint64_t nr_dropped;                           /* there were too many */
+  struct kept_event waiting[EVENTS_WAITING_MAX]; /* for a fold; the
                                                          * oldest first */
   unsigned nr_waiting;
-  unsigned nr_putting;          /* the first ones: by the folding thread */
-  uint64_t nr_written;          /* successful calls of events_written */
-  uint64_t retry_ms;            /* clock_ms; no attempt before */
+  unsigned nr_putting; /* the first ones: by the folding thread */
+  uint64_t nr_written; /* successful calls of events_written */
+  uint64_t retry_ms;   /* clock_ms; no attempt before */
   struct noted_place places[EVENTS_PLACES_MAX];
   unsigned nr_places;
 };
@@ -102,8 +102,7 @@ events_open (struct events *e, struct txg *txg)
 static void
 tell (struct events *e, struct posted *p)
 {
-  event_log (p->level, e->path, p->event,
-             p->message[0] ? p->message : NULL);
+  event_log (p->level, e->path, p->event, p->message[0] ? p->message : NULL);
   json_decref (p->event);
   free (p);
 }
@@ -117,8 +116,10 @@ tell_dropped (struct events *e, uint64_t nr)
 
   if (nr == 0)
     return;
-  snprintf (message, sizeof message, "%" PRIu64 " events were not logged: "
-            "there were too many, or the log did not take them", nr);
+  snprintf (message, sizeof message,
+            "%" PRIu64 " events were not logged: "
+            "there were too many, or the log did not take them",
+            nr);
   event_log (NBDEDUP_LOG_WARNING, e->path, event, message);
 }
 
@@ -193,7 +194,7 @@ events_stop (struct events *e)
   tell_posted (e);
   {
     WITH_LOCK (&e->lock);
-    e->retry_ms = 0;            /* the last attempt */
+    e->retry_ms = 0; /* the last attempt */
   }
   events_flush (e);
 }
@@ -313,7 +314,8 @@ wait_for_fold (struct events *e, char *text)
   if (e->nr_waiting == EVENTS_WAITING_MAX)
     drop_oldest_locked (e);
   e->waiting[e->nr_waiting++] = (struct kept_event) {
-    .text = text, .time = (uint64_t) time (NULL),
+    .text = text,
+    .time = (uint64_t) time (NULL),
   };
   e->thread.woken = true;
   pthread_cond_signal (&e->thread.wake);
@@ -387,7 +389,7 @@ events_put (struct events *e, struct meta_conn *c)
   for (i = 0; i < nr; ++i) {
     if (r == 0)
       r = put[i].text ? meta_event_put (c, put[i].time, put[i].text)
-        : nbdedup_fail (ENOMEM, "no memory for the history");
+                      : nbdedup_fail (ENOMEM, "no memory for the history");
     free (put[i].text);
   }
   return r;
@@ -408,8 +410,8 @@ events_written (struct events *e, bool success)
 
 struct history_read {
   json_t *events;
-  uint64_t last;                /* id */
-  size_t gap;                   /* where unreadable ones would be */
+  uint64_t last; /* id */
+  size_t gap;    /* where unreadable ones would be */
 };
 
 static int
@@ -420,7 +422,7 @@ add_event (json_t *events, size_t at, const char *text)
   errno = 0;
   event = json_loads (text, 0, NULL);
   if (event == NULL && errno != ENOMEM)
-    return 0;                   /* damaged: the others can be read */
+    return 0; /* damaged: the others can be read */
   if (event == NULL || json_array_insert_new (events, at, event) == -1)
     return nbdedup_fail (ENOMEM, "no memory for the history");
   return 0;
@@ -488,7 +490,7 @@ events_get (struct events *e, struct meta *meta)
   struct history_read g = { .events = json_array () };
   json_t *result = NULL;
   int r = g.events ? get_all (e, meta, &g)
-    : nbdedup_fail (ENOMEM, "no memory for the history");
+                   : nbdedup_fail (ENOMEM, "no memory for the history");
 
   if (r != -1)
     result = json_pack ("{s:O}", "history", g.events);

@@ -66,8 +66,8 @@ extern void events_post (struct events *e, enum nbdedup_log_level level,
 
 /* Was this block not named yet, in this session?  Only so many are. */
 #define EVENTS_PLACES_MAX 64
-extern bool events_is_new_place (struct events *e, uint64_t volume,
-                                 uint64_t block);
+extern bool
+events_is_new_place (struct events *e, uint64_t volume, uint64_t block);
 
 /* Add an event to the history with one of the next folds, before long in a
  * server.

@@ -11,11 +11,11 @@
 #include "core/filter.h"
 
 #define LINE_BYTES 64u
-#define LINE_BITS_LOG 9u        /* of LINE_BYTES * 8 */
-#define NR_BITS 6u              /* set for each number */
+#define LINE_BITS_LOG 9u /* of LINE_BYTES * 8 */
+#define NR_BITS 6u       /* set for each number */
 
 struct filter {
-  void *memory;                 /* owned */
+  void *memory; /* owned */
   uint64_t nr_lines;
   atomic_uint_fast64_t (*lines)[LINE_BYTES / sizeof (uint64_t)];
 };
@@ -23,7 +23,8 @@ struct filter {
 size_t
 filter_bytes_for (size_t bytes)
 {
-  return bytes < LINE_BYTES ? LINE_BYTES
+  return bytes < LINE_BYTES
+    ? LINE_BYTES
     : (bytes + LINE_BYTES - 1) / LINE_BYTES * LINE_BYTES;
 }
 
@@ -74,8 +75,9 @@ filter_get (const struct filter *f, size_t offset, uint8_t *buf, size_t len)
   assert (offset % 8 == 0 && len % 8 == 0);
   assert (len <= filter_bytes (f) && offset <= filter_bytes (f) - len);
   for (i = 0; i < len; i += 8)
-    put_le64 (buf + i, atomic_load_explicit (&words[(offset + i) / 8],
-                                             memory_order_relaxed));
+    put_le64 (buf + i,
+              atomic_load_explicit (&words[(offset + i) / 8],
+                                    memory_order_relaxed));
 }
 
 void
@@ -98,8 +100,7 @@ filter_merge (struct filter *f, size_t offset, const uint8_t *buf, size_t len)
 static atomic_uint_fast64_t *
 find_line (const struct filter *f, uint64_t n, uint64_t *positions)
 {
-  const uint64_t line =
-    (uint64_t) ((unsigned __int128) n * f->nr_lines >> 64);
+  const uint64_t line = (uint64_t) ((unsigned __int128) n * f->nr_lines >> 64);
 
   *positions = mix (n);
   return f->lines[line];

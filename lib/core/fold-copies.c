@@ -38,14 +38,14 @@ struct copy_row {
 struct change {
   struct fold *f;
   struct meta_conn *c;
-  struct addrs released;        /* copies */
+  struct addrs released; /* copies */
 
   /* Rows with surplus copies, to be written after the scan. */
   struct copy_row *rows;
   size_t nr_rows;
-  unsigned keep;                /* copies of a record, at most */
+  unsigned keep; /* copies of a record, at most */
   size_t max, seen;
-  uint64_t cursor;              /* where it stopped; 0: at the end */
+  uint64_t cursor; /* where it stopped; 0: at the end */
 };
 
 /* Handle a failed access to the table; the return value is -1. */
@@ -74,8 +74,8 @@ release_of_dead (struct change *ch, size_t nr_gone)
 
   for (i = 0; i < nr_gone; ++i) {
     r = meta_copies_get (ch->c, gone[i].addr, copies, &nr);
-    if (r == -1 || (r == 1 && meta_copies_put (ch->c, gone[i].addr, NULL,
-                                               0) == -1))
+    if (r == -1 ||
+        (r == 1 && meta_copies_put (ch->c, gone[i].addr, NULL, 0) == -1))
       return table_failed (ch);
     for (k = 0; k < nr; ++k)
       if (release (ch, copies[k]) == -1)
@@ -105,7 +105,7 @@ judge_new (struct change *ch, const struct ddt_change *new)
   unsigned nr;
   int r = fold_find_record (f, ch->c, new->copy_of, &primary);
 
-  assert (new->record && new->record->flags & RECORD_COPY);
+  assert (new->record &&new->record->flags &RECORD_COPY);
   assert (new->copy_of != new->addr);
   if (r == -1)
     return -1;
@@ -119,7 +119,8 @@ judge_new (struct change *ch, const struct ddt_change *new)
   assert (nr < COPIES_BESIDE);
   copies[nr++] = new->addr;
   return meta_copies_put (ch->c, new->copy_of, copies, nr) == -1
-    ? table_failed (ch) : 0;
+    ? table_failed (ch)
+    : 0;
 }
 
 static int
@@ -176,8 +177,10 @@ release_surplus (struct change *ch)
   ch->keep = copies->nr - 1;
   ch->max = (size_t) fold_background_leaves (f) * COPIES_PER_LEAF /
     COPIES_BESIDE;
-  if (meta_copies_scan (ch->c, copies->under_way == f->copies_wanted
-                        ? copies->cursor : 0, note_row, ch) == -1)
+  if (meta_copies_scan (ch->c,
+                        copies->under_way == f->copies_wanted ? copies->cursor
+                                                              : 0,
+                        note_row, ch) == -1)
     return errno == ENOMEM ? -1 : table_failed (ch);
   row = ch->rows;
   for (i = 0; i < ch->nr_rows; ++i) {
@@ -210,7 +213,7 @@ fold_copies (struct fold *f, struct meta_conn *c)
   struct change ch = { .f = f, .c = c };
   int r = change_table (&ch, f->nr_gone);
 
-  assert (f->state.fold == f->base.fold);       /* fold_write_tables counts */
+  assert (f->state.fold == f->base.fold); /* fold_write_tables counts */
   if (r == 0 && ch.released.nr > 0)
     r = fold_release_copies (f, c, ch.released.p, ch.released.nr);
   if (r == 0 && !f->copies_damaged &&

@@ -50,8 +50,10 @@ lose_group (struct group *g, struct fold *f)
 static int
 fail_damaged (const struct group *g)
 {
-  return nbdedup_fail (EIO, "pool.db: the records of group %" PRIu64 " are "
-                       "damaged", g->id);
+  return nbdedup_fail (EIO,
+                       "pool.db: the records of group %" PRIu64 " are "
+                       "damaged",
+                       g->id);
 }
 
 static int
@@ -61,7 +63,8 @@ add_record (struct group *g, const struct counts *counts, size_t off)
   unsigned sector;
   int n;
 
-  n = g->nr == RECORD_GROUP_SECTORS ? fail_damaged (g)
+  n = g->nr == RECORD_GROUP_SECTORS
+    ? fail_damaged (g)
     : record_unpack (g->id, g->row.p + off, g->row.len - off, r);
   if (n == -1)
     return -1;
@@ -97,7 +100,7 @@ group_load (struct group *g, struct fold *f, struct meta_conn *c, uint64_t id)
     return lose_group (g, f);
   for (off = 0; off < g->row.len; off += (size_t) n) {
     n = add_record (g, &counts, off);
-    if (n == -1) {              /* pointers to the rest find it missing */
+    if (n == -1) { /* pointers to the rest find it missing */
       g->write_row = true;
       return fold_note_contradiction (f);
     }

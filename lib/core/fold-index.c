@@ -131,7 +131,8 @@ merge_into_row (struct meta_conn *c, unsigned run,
   found = meta_index_get (c, run, ops->prefix, &low, &row);
   if (found == -1)
     return 0;
-  has_next = key (ops) == INDEX_KEY (0, UINT64_MAX) ? 0
+  has_next = key (ops) == INDEX_KEY (0, UINT64_MAX)
+    ? 0
     : meta_index_from (c, run, ops->prefix + INDEX_KEY_STEP, &end, &next);
   if (has_next == -1)
     return 0;
@@ -146,8 +147,10 @@ merge_into_row (struct meta_conn *c, unsigned run,
   n = merge_row (&row, ops, i, out);
   assert (n <= row.len / INDEX_ENTRY_LEN + i);
   if ((found && meta_index_delete (c, run, low) == -1) ||
-      put_rows (c, run, out, n, n > INDEX_ROW_MAX / INDEX_ENTRY_LEN
-                ? INDEX_ROW_MAX / INDEX_ENTRY_LEN / 4 * 3 : n) == -1)
+      put_rows (c, run, out, n,
+                n > INDEX_ROW_MAX / INDEX_ENTRY_LEN
+                  ? INDEX_ROW_MAX / INDEX_ENTRY_LEN / 4 * 3
+                  : n) == -1)
     return 0;
   *result = 0;
   return i;
@@ -303,14 +306,14 @@ cancel_in_run (struct meta_conn *c, unsigned run, struct index_entry *ops,
     found = meta_index_get (c, run, ops[i].prefix, &low, &row);
     if (found == -1)
       return -1;
-    if (found == 0) {           /* it is before the run's first row */
+    if (found == 0) { /* it is before the run's first row */
       ops[kept++] = ops[i++];
       continue;
     }
     before = i;
     left = cancel_in_row (&row, ops, *nr, &i, &kept);
     if (left == row.len / INDEX_ENTRY_LEN) {
-      if (i == before)          /* it is behind the row's last entry */
+      if (i == before) /* it is behind the row's last entry */
         ops[kept++] = ops[i++];
       continue;
     }
@@ -319,8 +322,8 @@ cancel_in_run (struct meta_conn *c, unsigned run, struct index_entry *ops,
     if (left == 0)
       continue;
     index_entry_unpack (row.p, &first);
-    if (meta_index_put (c, run, first.prefix, row.p,
-                        left * INDEX_ENTRY_LEN) == -1)
+    if (meta_index_put (c, run, first.prefix, row.p, left * INDEX_ENTRY_LEN) ==
+        -1)
       return -1;
   }
   assert (i == *nr && kept <= i);
@@ -385,12 +388,12 @@ fold_index (struct meta_conn *c, struct index_entry *ops, size_t nr,
 
 /* The next entries of a merge, in memory. */
 struct step {
-  struct index_entry *e;        /* owned */
+  struct index_entry *e; /* owned */
   size_t nr;
-  struct index_entry *more;     /* owned; those of which one is not enough */
+  struct index_entry *more; /* owned; those of which one is not enough */
   size_t nr_more;
   size_t nr_read;
-  uint64_t end;                 /* all before this prefix; UINT64_MAX: all */
+  uint64_t end; /* all before this prefix; UINT64_MAX: all */
 };
 
 static int
@@ -518,7 +521,7 @@ static uint64_t
 step_entries (const struct index_merge *m)
 {
   return m->left == 0 ? INDEX_STEP_ENTRIES
-    : at_most (m->left, INDEX_STEP_ENTRIES);
+                      : at_most (m->left, INDEX_STEP_ENTRIES);
 }
 
 /* Decreases '*max'. */
@@ -539,7 +542,8 @@ merge_some (struct meta_conn *c, struct index_merges *merges,
     m->left -= at_most (s.nr_read, m->left);
   }
   m->credit = is_active (m)
-    ? at_most (m->credit, CREDIT_STEPS * INDEX_STEP_ENTRIES) : 0;
+    ? at_most (m->credit, CREDIT_STEPS * INDEX_STEP_ENTRIES)
+    : 0;
   /* It may have kept one of all runs from beginning. */
   merges->due |= was_active && !is_active (m);
   free (s.e);
@@ -634,7 +638,7 @@ begin_merges (struct index_merges *merges, const struct index_runs *runs,
   struct index_runs idle;
   unsigned i;
 
-  for (i = INDEX_LEVELS; i-- > 0; )
+  for (i = INDEX_LEVELS; i-- > 0;)
     if (is_due (merges, runs, i)) {
       idle = idle_runs (merges, runs, 0, i);
       begin_merge (merges, &merges->levels[i], runs, &idle, nr_entries);
@@ -686,8 +690,8 @@ fold_index_is_shrinking (const struct index_merges *merges)
  * when no other merge is under way, and none begins before.
  */
 static void
-begin_merge_of_all (struct index_merges *merges,
-                    const struct index_runs *runs, uint64_t nr_entries)
+begin_merge_of_all (struct index_merges *merges, const struct index_runs *runs,
+                    uint64_t nr_entries)
 {
   const bool shrink = merges->shrink;
 
@@ -700,8 +704,8 @@ begin_merge_of_all (struct index_merges *merges,
 }
 
 int
-fold_index_merge (struct meta_conn *c, struct index_merges *merges,
-                  uint64_t nr, uint64_t max, uint64_t nr_entries)
+fold_index_merge (struct meta_conn *c, struct index_merges *merges, uint64_t nr,
+                  uint64_t max, uint64_t nr_entries)
 {
   struct index_runs runs;
   unsigned i;

@@ -38,17 +38,17 @@
 
 /* A merge of runs of one level. */
 struct index_merge {
-  struct index_runs inputs;     /* none: there is no merge */
+  struct index_runs inputs; /* none: there is no merge */
   unsigned output;
-  uint64_t left;                /* entries of the inputs, as far as is known */
-  uint64_t credit;              /* entries that it may move */
+  uint64_t left;   /* entries of the inputs, as far as is known */
+  uint64_t credit; /* entries that it may move */
 };
 
 struct index_merges {
   struct index_merge levels[INDEX_LEVELS];
-  struct index_merge all;       /* one of all runs, most of which cancels */
-  bool due;                     /* since the last run none was begun */
-  bool shrink;                  /* next, merge all runs */
+  struct index_merge all; /* one of all runs, most of which cancels */
+  bool due;               /* since the last run none was begun */
+  bool shrink;            /* next, merge all runs */
   /* Of each run, removals too; 0: not known, or there is no such run. */
   uint64_t entries[INDEX_RUNS];
 };
@@ -62,9 +62,9 @@ struct index_merges {
  * them, but lets the index shrink, and drops a removal of what the index has
  * lost.
  */
-extern int fold_index (struct meta_conn *c, struct index_entry *ops,
-                       size_t nr, uint64_t *nr_entries,
-                       struct index_merges *merges, bool in_place);
+extern int fold_index (struct meta_conn *c, struct index_entry *ops, size_t nr,
+                       uint64_t *nr_entries, struct index_merges *merges,
+                       bool in_place);
 
 /* Begin the merges that are due, and move 'nr' entries of each on average,
  * 'max' of all.  A large merge moves INDEX_STEP_ENTRIES at once, so that many

@@ -11,7 +11,7 @@
 #include "core/fold.h"
 
 struct addrs {
-  uint64_t *p;                  /* owned */
+  uint64_t *p; /* owned */
   size_t nr;
 };
 
@@ -19,72 +19,72 @@ struct addrs {
 struct layer_delta {
   struct layer *layer;
   int64_t pointers, blocks;
-  uint64_t cursor;              /* position of the background work */
+  uint64_t cursor; /* position of the background work */
   bool has_cursor;
-  bool pass_done;               /* ... which has reached the end */
-  bool reaped;                  /* dying, and all its rows are gone */
+  bool pass_done; /* ... which has reached the end */
+  bool reaped;    /* dying, and all its rows are gone */
 };
 
 /* What a fold does to a record that moves (moves.h). */
 struct move_ref {
-  uint32_t nr;                  /* pointers that name the new one now */
+  uint32_t nr; /* pointers that name the new one now */
   enum { MOVE_UNKNOWN, MOVE_IS_THERE, MOVE_IS_GONE } state;
 };
 
 struct fold {
   const struct txg_parts *parts;
-  struct room *room;            /* not owned */
+  struct room *room; /* not owned */
   struct meta_state base, state;
   uint32_t sector_bytes, segment_sectors;
-  unsigned background_rows;     /* maximum, for layers */
-  uint64_t background_pages;    /* left for background work; room.h */
-  unsigned background_done;     /* rows of layers and moves; each attempt */
-  uint64_t merge_pages;         /* maximum, for merges of the hash index */
+  unsigned background_rows;  /* maximum, for layers */
+  uint64_t background_pages; /* left for background work; room.h */
+  unsigned background_done;  /* rows of layers and moves; each attempt */
+  uint64_t merge_pages;      /* maximum, for merges of the hash index */
 
   struct map_change *map_changes;
   size_t nr_map_changes;
-  struct ddt_change *changes;   /* ascending by address */
+  struct ddt_change *changes; /* ascending by address */
   size_t nr_changes;
 
-  unsigned move_rows;           /* leaves that moves may change; 0: no moves */
-  bool moves_end;               /* they end with this fold */
-  struct move_ref *move_refs;   /* one for each move */
+  unsigned move_rows;         /* leaves that moves may change; 0: no moves */
+  bool moves_end;             /* they end with this fold */
+  struct move_ref *move_refs; /* one for each move */
 
   /* Made again by each fold_write_tables. */
-  struct addrs displaced;       /* lost one reference each */
-  struct ddt_change *added;     /* of moved records; ascending by address */
+  struct addrs displaced;   /* lost one reference each */
+  struct ddt_change *added; /* of moved records; ascending by address */
   size_t nr_added;
-  struct addrs moved_leaves;    /* numbers of leaves that moves have changed */
-  struct meta_leaf_key moves_next;      /* moves have not read it */
-  bool moves_swept;             /* they have read all */
-  struct addrs unlinked;        /* pinned by space_unlink */
-  struct addrs inserted;        /* NEW records now in pool.db */
-  struct addrs reached;         /* records that may have copies from now on */
+  struct addrs moved_leaves; /* numbers of leaves that moves have changed */
+  struct meta_leaf_key moves_next; /* moves have not read it */
+  bool moves_swept;                /* they have read all */
+  struct addrs unlinked;           /* pinned by space_unlink */
+  struct addrs inserted;           /* NEW records now in pool.db */
+  struct addrs reached; /* records that may have copies from now on */
   struct layer_delta *layers;
   size_t nr_layers;
   struct space_freed *gone;
   size_t nr_gone;
-  struct index_entry *index;    /* changes of the hash index */
+  struct index_entry *index; /* changes of the hash index */
   size_t nr_index;
-  struct index_merges merges;   /* as they will be */
-  struct index_runs runs;       /* after it; valid if 'has_runs' */
+  struct index_merges merges; /* as they will be */
+  struct index_runs runs;     /* after it; valid if 'has_runs' */
   bool has_runs;
   bool has_more;
   bool index_damaged;
   bool repairing;
-  bool inconsistent;            /* pool.db's content made it fail */
-  uint64_t nr_contradictions;   /* tolerated */
+  bool inconsistent;          /* pool.db's content made it fail */
+  uint64_t nr_contradictions; /* tolerated */
 
-  bool copies_damaged;          /* the table is; the fold does not use it */
-  bool copies_failed;           /* ... since the last attempt */
-  bool looked_at_copies;        /* a search for surplus copies ran: ... */
-  unsigned copies_wanted;       /* ... its number, ... */
-  uint64_t copies_cursor;       /* ... its position; 0: the end */
+  bool copies_damaged;    /* the table is; the fold does not use it */
+  bool copies_failed;     /* ... since the last attempt */
+  bool looked_at_copies;  /* a search for surplus copies ran: ... */
+  unsigned copies_wanted; /* ... its number, ... */
+  uint64_t copies_cursor; /* ... its position; 0: the end */
 };
 
 /* These addresses lose one reference each. */
-extern int fold_add_displaced (struct fold *f, const uint64_t *addrs,
-                               size_t nr);
+extern int
+fold_add_displaced (struct fold *f, const uint64_t *addrs, size_t nr);
 /* The layer's delta, created if needed; valid until the next is created.
  * NULL: no memory.
  */
@@ -131,15 +131,15 @@ extern int fold_background (struct fold *f, struct meta_conn *c);
  * and after the commit, committed before quiesce_wait, finish at the end.
  */
 extern int fold_moves_begin (struct fold *f);
-extern int fold_moves_new (const struct fold *f, struct ddt_change **new,
-                           size_t *nr);
+extern int
+fold_moves_new (const struct fold *f, struct ddt_change **new, size_t *nr);
 extern int fold_moves (struct fold *f, struct meta_conn *c);
 extern void fold_moves_committed (struct fold *f);
 extern void fold_moves_finish (struct fold *f);
 
 /* The record at 'addr', as the transaction sees it: 1, 0, -1. */
-extern int fold_find_record (struct fold *f, struct meta_conn *c,
-                             uint64_t addr, struct record *r);
+extern int fold_find_record (struct fold *f, struct meta_conn *c, uint64_t addr,
+                             struct record *r);
 
 /* Drop the reference that table "copy" has to each of these copies.  Records
  * that are not copies do not change.

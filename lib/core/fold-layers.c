@@ -39,14 +39,14 @@ struct leaf_row {
 };
 
 struct scan {
-  struct layer **layers;        /* of one branch, ascending by seq */
-  bool push;                    /* rows move to another layer */
+  struct layer **layers; /* of one branch, ascending by seq */
+  bool push;             /* rows move to another layer */
   size_t nr;
   struct budget *budget;
   struct leaf_row *rows;
   size_t nr_rows;
   bool stopped;
-  uint64_t stopped_at;          /* leaf */
+  uint64_t stopped_at; /* leaf */
 };
 
 static int
@@ -83,8 +83,8 @@ row_pages (const struct scan *s, const struct leaf_row *row, uint64_t *pages)
     return 0;
   for (i = 0; i < LEAF_BLOCKS; ++i)
     if (row->content.state[i] == MAP_POINTER) {
-      if (pointer_unpack (row->content.ptr[i], row->layer->block_size,
-                          &ptr) == -1)
+      if (pointer_unpack (row->content.ptr[i], row->layer->block_size, &ptr) ==
+          -1)
         return -1;
       room_touch_lost (&touched, ptr.addr);
     }
@@ -114,7 +114,7 @@ add_row (struct scan *s, struct layer *layer, uint64_t leaf_nr,
     return 1;
   }
   s->budget->pages -= pages;
-  assert (s->budget->work > 0);         /* scan_row has looked */
+  assert (s->budget->work > 0); /* scan_row has looked */
   s->budget->work--;
   return 0;
 }
@@ -127,7 +127,7 @@ scan_row (void *opaque, uint64_t leaf_nr, uint64_t seq, const uint8_t *buf,
   struct layer *layer = find_seq (s->layers, s->nr, seq);
   bool is_ours = layer != NULL && leaf_nr >= layer->cursor;
 
-  assert (!s->stopped);         /* the first stop ends the scan */
+  assert (!s->stopped); /* the first stop ends the scan */
   /* Do not stop at a row of another layer: that may be of the same leaf as the
    * last row found, and then the scan would find that one forever.
    */
@@ -170,8 +170,7 @@ reap_row (struct fold *f, struct meta_conn *c, const struct leaf_row *row)
   assert (layer->dying);
   for (i = 0; i < LEAF_BLOCKS; ++i)
     if (row->content.state[i] == MAP_POINTER) {
-      if (pointer_unpack (row->content.ptr[i], layer->block_size,
-                          &ptr) == -1)
+      if (pointer_unpack (row->content.ptr[i], layer->block_size, &ptr) == -1)
         return -1;
       displaced[nr++] = ptr.addr;
     }
@@ -229,8 +228,7 @@ trim_row (struct fold *f, struct meta_conn *c, struct leaf_row *row)
     if (row->leaf * LEAF_BLOCKS + i < overlap)
       continue;
     if (row->content.state[i] == MAP_POINTER) {
-      if (pointer_unpack (row->content.ptr[i], layer->block_size,
-                          &ptr) == -1)
+      if (pointer_unpack (row->content.ptr[i], layer->block_size, &ptr) == -1)
         return -1;
       displaced[nr++] = ptr.addr;
     }
@@ -285,8 +283,7 @@ fold_push_leaf (struct fold *f, struct meta_conn *c, struct layer *child,
   if (ld == NULL)
     return -1;
   ld->pointers += (int64_t) moved - nr;
-  if (exists &&
-      meta_leaf_delete (c, child->branch, leaf_nr, child->seq) == -1)
+  if (exists && meta_leaf_delete (c, child->branch, leaf_nr, child->seq) == -1)
     return -1;
   return fold_put_leaf (c, layer, leaf_nr, &mine, found);
 }
@@ -314,7 +311,10 @@ merge_layer (struct fold *f, struct meta_conn *c, struct layer *layer,
   bool trim = layer->merge_state == MERGE_TRIM;
   struct layer *source = trim ? layer : layer->merging;
   struct scan s = {
-    .layers = &source, .nr = 1, .push = !trim, .budget = budget,
+    .layers = &source,
+    .nr = 1,
+    .push = !trim,
+    .budget = budget,
   };
   struct layer_delta *ld;
   struct leaf_row *row;
@@ -329,7 +329,7 @@ merge_layer (struct fold *f, struct meta_conn *c, struct layer *layer,
   for (i = 0; i < s.nr_rows && r == 0; ++i) {
     row = &s.rows[i];
     r = trim ? trim_row (f, c, row)
-      : fold_push_leaf (f, c, source, row->leaf, &row->content, true);
+             : fold_push_leaf (f, c, source, row->leaf, &row->content, true);
   }
   free (s.rows);
   if (r == -1 || (ld = fold_delta (f, source)) == NULL)
@@ -348,7 +348,7 @@ merge_layer (struct fold *f, struct meta_conn *c, struct layer *layer,
 /*----------------------------------------------------------------------*/
 
 struct layer_set {
-  struct layer **p;             /* owned */
+  struct layer **p; /* owned */
   size_t nr;
 };
 
@@ -364,14 +364,16 @@ collect (void *arg, struct layer *layer)
   struct layer_set *layers = layer->dying ? &w->dying : &w->merging;
 
   if (array_push (&layers->p, &layers->nr, layer) == -1)
-    w->failed = true;           /* a later fold takes it */
+    w->failed = true; /* a later fold takes it */
 }
 
 int
 fold_background (struct fold *f, struct meta_conn *c)
 {
   struct budget budget = {
-    f->background_rows, SCAN_ROWS, f->background_pages,
+    f->background_rows,
+    SCAN_ROWS,
+    f->background_pages,
   };
   struct work w = { .failed = false };
   struct layer **p;
@@ -387,7 +389,7 @@ fold_background (struct fold *f, struct meta_conn *c)
       ;
     r = reap_branch (f, c, p + i, j - i, &budget);
     if (budget.work > 0)
-      budget.work--;            /* a layer without rows also costs time */
+      budget.work--; /* a layer without rows also costs time */
   }
   if (i < w.dying.nr)
     f->has_more = true;
@@ -405,7 +407,7 @@ fold_background (struct fold *f, struct meta_conn *c)
   assert (budget.work <= f->background_rows);
   assert (budget.pages <= f->background_pages);
   f->background_done = f->background_rows - budget.work;
-  f->background_pages = budget.pages;   /* the rest is for copies and moves */
+  f->background_pages = budget.pages; /* the rest is for copies and moves */
   free (w.dying.p);
   free (w.merging.p);
   return r;

@@ -30,15 +30,14 @@ struct sweep {
   struct fold *f;
   struct meta_conn *c;
   const struct moves_batch *batch;
-  struct moved_row *rows;       /* owned */
+  struct moved_row *rows; /* owned */
   size_t nr_rows;
   unsigned max_rows, scanned;
 };
 
 /* The address and the form of what is stored there must be the same. */
 static struct move *
-find_move (const struct moves_batch *batch, const struct leaf *leaf,
-           unsigned i)
+find_move (const struct moves_batch *batch, const struct leaf *leaf, unsigned i)
 {
   struct pointer ptr;
   struct move *move;
@@ -50,7 +49,9 @@ find_move (const struct moves_batch *batch, const struct leaf *leaf,
       pointer_unpack (leaf->ptr[i], move->record.lsize, &ptr) == -1)
     return NULL;
   return move->old.cksum == ptr.cksum && move->old.psize == ptr.psize &&
-    move->old.codec == ptr.codec ? move : NULL;
+      move->old.codec == ptr.codec
+    ? move
+    : NULL;
 }
 
 static bool
@@ -91,8 +92,8 @@ scan_row (void *opaque, const struct meta_leaf_key *key, const uint8_t *buf,
     s->f->moves_swept = false;
     return 1;
   }
-  if (leaf_unpack (buf, len, &leaf) == -1 ||
-      !names_moved (s->batch, &leaf) || !is_of_a_layer (s, key))
+  if (leaf_unpack (buf, len, &leaf) == -1 || !names_moved (s->batch, &leaf) ||
+      !is_of_a_layer (s, key))
     return 0;
   row = array_add (&s->rows, &s->nr_rows, sizeof *row);
   if (row == NULL)
@@ -121,10 +122,10 @@ is_there (struct sweep *s, const struct move *move, struct move_ref *ref)
   if (found == -1)
     return -1;
   found = found && r.refcount > 0 && !(r.flags & RECORD_COPY) &&
-    r.ptr.cksum == new->ptr.cksum && r.ptr.psize == new->ptr.psize &&
-    r.ptr.codec == new->ptr.codec && r.lsize == new->lsize &&
-    r.domain == new->domain &&
-    memcmp (&r.digest, &new->digest, sizeof r.digest) == 0;
+    r.ptr.cksum == new->ptr.cksum &&r.ptr.psize ==
+      new->ptr.psize &&r.ptr.codec == new->ptr.codec &&r.lsize ==
+      new->lsize &&r.domain ==
+      new->domain &&memcmp (&r.digest, &new->digest, sizeof r.digest) == 0;
   ref->state = found ? MOVE_IS_THERE : MOVE_IS_GONE;
   return found;
 }
@@ -155,11 +156,10 @@ change_row (struct sweep *s, struct moved_row *row)
   }
   if (nr == 0)
     return 0;
-  if (array_push (&f->moved_leaves.p, &f->moved_leaves.nr,
-                  row->key.leaf) == -1)
+  if (array_push (&f->moved_leaves.p, &f->moved_leaves.nr, row->key.leaf) == -1)
     return -1;
-  return meta_leaf_put (s->c, row->key.branch, row->key.leaf, row->key.seq,
-                        buf, leaf_pack (&row->content, buf));
+  return meta_leaf_put (s->c, row->key.branch, row->key.leaf, row->key.seq, buf,
+                        leaf_pack (&row->content, buf));
 }
 
 static int
@@ -177,15 +177,17 @@ collect_added (struct fold *f, const struct moves_batch *batch)
   struct move *move;
   size_t i;
 
-  assert (f->nr_added == 0);    /* each attempt begins without */
+  assert (f->nr_added == 0); /* each attempt begins without */
   for (i = 0; i < batch->nr; ++i) {
     move = &batch->p[i];
     if (f->move_refs[i].nr > 0 &&
-        array_push (&f->added, &f->nr_added, (struct ddt_change) {
-          .addr = move->record.ptr.addr, .delta = f->move_refs[i].nr,
-          .record = move->inserted ? NULL : &move->record,
-          .chunk_addr = move->chunk_addr,
-        }) == -1)
+        array_push (&f->added, &f->nr_added,
+                    (struct ddt_change) {
+                      .addr = move->record.ptr.addr,
+                      .delta = f->move_refs[i].nr,
+                      .record = move->inserted ? NULL : &move->record,
+                      .chunk_addr = move->chunk_addr,
+                    }) == -1)
       return -1;
   }
   if (f->nr_added > 0)
@@ -251,10 +253,13 @@ fold_moves_new (const struct fold *f, struct ddt_change **new, size_t *nr)
   *nr = 0;
   for (i = 0; f->move_rows > 0 && i < m->batch.nr; ++i) {
     move = &m->batch.p[i];
-    if (!move->inserted && array_push (new, nr, (struct ddt_change) {
-          .addr = move->record.ptr.addr, .record = &move->record,
-          .chunk_addr = move->chunk_addr,
-        }) == -1)
+    if (!move->inserted &&
+        array_push (new, nr,
+                    (struct ddt_change) {
+                      .addr = move->record.ptr.addr,
+                      .record = &move->record,
+                      .chunk_addr = move->chunk_addr,
+                    }) == -1)
       return -1;
   }
   return 0;
@@ -282,7 +287,7 @@ fold_moves_committed (struct fold *f)
       m->moved_bytes += m->batch.p[i].record.ptr.psize;
     }
   m->next = f->moves_next;
-  m->rows = 0;                  /* the compactor allows more */
+  m->rows = 0; /* the compactor allows more */
   if (f->moved_leaves.nr > 0)
     map_forget_pointers (f->parts->map, f->moved_leaves.p, f->moved_leaves.nr,
                          is_moved, &m->batch);

@@ -32,10 +32,10 @@ struct pass {
   struct fold *f;
   struct meta_conn *c;
   struct group *group;
-  struct segment_map *map;      /* of the current segment; NULL: untouched */
-  bool has_chunks;              /* ... with the allocator's chunks */
-  bool copies;                  /* only copies may lose references */
-  bool tight;                   /* table "count" must not grow */
+  struct segment_map *map; /* of the current segment; NULL: untouched */
+  bool has_chunks;         /* ... with the allocator's chunks */
+  bool copies;             /* only copies may lose references */
+  bool tight;              /* table "count" must not grow */
 };
 
 /* 1; 0: the map is damaged; -1. */
@@ -53,7 +53,7 @@ load_segment (struct pass *p, uint64_t segment)
   if (r == -1)
     return -1;
   p->map = r ? segment_map_unpack (segment, p->f->sector_bytes, b.p, b.len)
-    : segment_map_new (segment, p->f->sector_bytes);
+             : segment_map_new (segment, p->f->sector_bytes);
   return p->map ? 1 : errno == EIO ? 0 : -1;
 }
 
@@ -72,9 +72,10 @@ store_segment (struct pass *p)
     r = meta_segment_delete (p->c, map->id);
   else {
     buf = segment_map_pack (map, &len);
-    r = buf == NULL ? -1 :
-      meta_segment_put (p->c, map->id, map->nr_sectors - map->nr_used,
-                        segment_map_largest_run (map, &start), buf, len);
+    r = buf == NULL
+      ? -1
+      : meta_segment_put (p->c, map->id, map->nr_sectors - map->nr_used,
+                          segment_map_largest_run (map, &start), buf, len);
   }
   segment_map_free (map);
   p->map = NULL;
@@ -132,7 +133,7 @@ put_back_space (struct pass *p, const struct record *r)
   if (segment_map_set_record (p->map, r->ptr.addr % p->f->segment_sectors,
                               sectors_of (r->ptr.psize, p->f->sector_bytes),
                               r->slot) == -1)
-    abort ();                   /* give_space cleared them */
+    abort (); /* give_space cleared them */
 }
 
 /* 1; 0: the space maps differ, and nothing is changed; -1. */
@@ -175,9 +176,12 @@ static int
 add_gone (struct fold *f, const struct record *r)
 {
   assert (r->refcount == 0);
-  return array_push (&f->gone, &f->nr_gone, (struct space_freed) {
-    r->ptr.addr, sectors_of (r->ptr.psize, f->sector_bytes), r->slot,
-  });
+  return array_push (&f->gone, &f->nr_gone,
+                     (struct space_freed) {
+                       r->ptr.addr,
+                       sectors_of (r->ptr.psize, f->sector_bytes),
+                       r->slot,
+                     });
 }
 
 static int
@@ -198,8 +202,8 @@ add_index_op (struct fold *f, const struct record *r, bool add)
 static void
 count_record (struct fold *f, const struct record *r, int sign)
 {
-  uint64_t sectors = (uint64_t)
-    (sign * (int64_t) sectors_of (r->ptr.psize, f->sector_bytes));
+  uint64_t sectors =
+    (uint64_t) (sign * (int64_t) sectors_of (r->ptr.psize, f->sector_bytes));
 
   assert (sign == 1 || sign == -1);
   f->state.stored_sectors += sectors;
@@ -232,12 +236,13 @@ change_record (struct pass *p, struct record *r, int64_t delta)
   int given;
 
   if ((delta < 0 && (uint64_t) -delta > old) || new > RECORD_REFCOUNT_MAX) {
-    nbdedup_fail (EIO, "pool.db: the record at %" PRIu64 " has %" PRIu64 " "
+    nbdedup_fail (EIO,
+                  "pool.db: the record at %" PRIu64 " has %" PRIu64 " "
                   "references, so its count cannot change by %" PRId64,
                   r->ptr.addr, old, delta);
     if (fold_note_contradiction (f) == -1)
       return -1;
-    new = COUNT_UNKNOWN;        /* too high, so that nothing frees it */
+    new = COUNT_UNKNOWN; /* too high, so that nothing frees it */
   }
   r->refcount = new;
   p->group->write_counts |= new != old;
@@ -251,10 +256,12 @@ change_record (struct pass *p, struct record *r, int64_t delta)
   given = give_space (p, r);
   if (given == -1)
     return -1;
-  if (given == 0) {             /* a leak, which check finds */
-    nbdedup_log (NBDEDUP_LOG_WARNING, "pool.db: the space map does not have "
+  if (given == 0) { /* a leak, which check finds */
+    nbdedup_log (NBDEDUP_LOG_WARNING,
+                 "pool.db: the space map does not have "
                  "the record at %" PRIu64 ": run nbdedup check --repair to "
-                 "free its space", r->ptr.addr);
+                 "free its space",
+                 r->ptr.addr);
     return meta_limbo_put (p->c, r->ptr.addr);
   }
   if (!ddt_try_kill (f->parts->ddt, r->ptr.addr, &r->digest)) {
@@ -278,8 +285,10 @@ insert_record (struct pass *p, const struct ddt_change *ch, int64_t delta)
   unsigned i;
 
   if (delta < 0)
-    return nbdedup_fail (EIO, "fold: the new record at %" PRIu64 " cannot have "
-                         "%" PRId64 " references", ch->addr, delta);
+    return nbdedup_fail (EIO,
+                         "fold: the new record at %" PRIu64 " cannot have "
+                         "%" PRId64 " references",
+                         ch->addr, delta);
   r.refcount = (uint64_t) delta;
   if (delta == 0) {
     if (ddt_try_kill (f->parts->ddt, r.ptr.addr, &r.digest))
@@ -296,8 +305,10 @@ insert_record (struct pass *p, const struct ddt_change *ch, int64_t delta)
     ;
   if (g->nr == RECORD_GROUP_SECTORS ||
       (i < g->nr && g->records[i].ptr.addr == r.ptr.addr))
-    return nbdedup_fail (EIO, "pool.db: a record at %" PRIu64 " already "
-                         "exists: run nbdedup check", r.ptr.addr);
+    return nbdedup_fail (EIO,
+                         "pool.db: a record at %" PRIu64 " already "
+                         "exists: run nbdedup check",
+                         r.ptr.addr);
   memmove (&g->records[i + 1], &g->records[i],
            (g->nr - i) * sizeof g->records[0]);
   g->records[i] = r;
@@ -316,8 +327,7 @@ note_missing (struct fold *f, uint64_t addr, int64_t delta)
 {
   if (delta == 0)
     return 0;
-  nbdedup_fail (EIO, "pool.db: the record at %" PRIu64 " is missing",
-                addr);
+  nbdedup_fail (EIO, "pool.db: the record at %" PRIu64 " is missing", addr);
   return fold_note_contradiction (f);
 }
 
@@ -327,8 +337,10 @@ is_copy (const struct record *r, uint64_t addr)
 {
   if (r != NULL && r->flags & RECORD_COPY && r->refcount == 1)
     return true;
-  nbdedup_log (NBDEDUP_LOG_WARNING, "pool.db: table copy names sector %" PRIu64
-               ", where there is no copy of a record: run nbdedup check", addr);
+  nbdedup_log (NBDEDUP_LOG_WARNING,
+               "pool.db: table copy names sector %" PRIu64
+               ", where there is no copy of a record: run nbdedup check",
+               addr);
   return false;
 }
 
@@ -425,7 +437,7 @@ fold_noted_counts (struct pass *p, uint64_t id, struct positions *at)
       return 0;
   *at = next;
   return meta_count_put (p->c, id, buf, counts_pack (&counts, buf)) == -1 ? -1
-    : 1;
+                                                                          : 1;
 }
 
 /* Within a group, remove dead records before adding new ones.  Their sectors
@@ -443,8 +455,8 @@ fold_group (struct pass *p, struct positions *at)
   int64_t delta;
   int done;
 
-  if (p->map && p->map->id != id * RECORD_GROUP_SECTORS / f->segment_sectors
-      && store_segment (p) == -1)
+  if (p->map && p->map->id != id * RECORD_GROUP_SECTORS / f->segment_sectors &&
+      store_segment (p) == -1)
     return -1;
   done = fold_noted_counts (p, id, at);
   if (done != 0)
@@ -461,7 +473,7 @@ fold_group (struct pass *p, struct positions *at)
     if (p->copies) {
       if (!is_copy (r, addr))
         continue;
-      delta = -1;               /* also if two rows name it */
+      delta = -1; /* also if two rows name it */
     }
     if (r == NULL) {
       if (note_missing (f, addr, delta) == -1)
@@ -517,12 +529,15 @@ static int
 fold_all (struct fold *f, struct meta_conn *c, bool copies)
 {
   struct pass p = {
-    .f = f, .c = c, .copies = copies, .tight = is_tight (f),
+    .f = f,
+    .c = c,
+    .copies = copies,
+    .tight = is_tight (f),
   };
   struct positions at = { 0 };
   int r = 0;
 
-  if (copies) {                 /* the others are done */
+  if (copies) { /* the others are done */
     at.i = f->nr_changes;
     at.k = f->nr_added;
   }
@@ -533,8 +548,9 @@ fold_all (struct fold *f, struct meta_conn *c, bool copies)
   while (r == 0 && next_addr (f, &at) != UINT64_MAX)
     r = fold_group (&p, &at);
   /* Each change was made once. */
-  assert (r == -1 || (at.i == f->nr_changes && at.j == f->displaced.nr &&
-                      at.k == f->nr_added));
+  assert (
+    r == -1 ||
+    (at.i == f->nr_changes && at.j == f->displaced.nr && at.k == f->nr_added));
   if (r == 0)
     r = store_segment (&p);
   segment_map_free (p.map);
@@ -545,15 +561,15 @@ fold_all (struct fold *f, struct meta_conn *c, bool copies)
 int
 fold_records (struct fold *f, struct meta_conn *c)
 {
-  assert (f->nr_gone == 0 && f->inserted.nr == 0);      /* since reset */
+  assert (f->nr_gone == 0 && f->inserted.nr == 0); /* since reset */
   return fold_all (f, c, false);
 }
 
 int
-fold_release_copies (struct fold *f, struct meta_conn *c,
-                     const uint64_t *addrs, size_t nr)
+fold_release_copies (struct fold *f, struct meta_conn *c, const uint64_t *addrs,
+                     size_t nr)
 {
-  f->displaced.nr = 0;          /* they are done */
+  f->displaced.nr = 0; /* they are done */
   if (fold_add_displaced (f, addrs, nr) == -1)
     return -1;
   return fold_all (f, c, true);

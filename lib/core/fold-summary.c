@@ -34,8 +34,7 @@ segment_sectors (const struct summary_chunk *chunk)
 }
 
 static void
-pack_header (const struct summary_chunk *chunk,
-             uint8_t buf[SUMMARY_SLOT_BYTES])
+pack_header (const struct summary_chunk *chunk, uint8_t buf[SUMMARY_SLOT_BYTES])
 {
   summary_header_pack (chunk->uuid, chunk->addr, chunk->index,
                        chunk->sector_bytes, buf);
@@ -63,8 +62,7 @@ summary_find_birth (const struct summary_chunk *chunk, const uint8_t *buf,
   return summary_slot_unpack (chunk->uuid, slot_offset (chunk, slot),
                               chunk->addr / segment_sectors (chunk),
                               segment_sectors (chunk),
-                              buf + slot * SUMMARY_SLOT_BYTES, &found,
-                              birth) &&
+                              buf + slot * SUMMARY_SLOT_BYTES, &found, birth) &&
     found.ptr.addr == r->ptr.addr && found.ptr.psize == r->ptr.psize &&
     found.ptr.codec == r->ptr.codec && found.ptr.cksum == r->ptr.cksum &&
     found.lsize == r->lsize && found.domain == (uint32_t) r->domain &&
@@ -87,8 +85,7 @@ put_slot (const struct summary_chunk *chunk, const struct record *r,
   const unsigned slot = slot_in_chunk (chunk, r);
 
   summary_slot_pack (chunk->uuid, slot_offset (chunk, slot), r, birth,
-                     segment_sectors (chunk),
-                     buf + slot * SUMMARY_SLOT_BYTES);
+                     segment_sectors (chunk), buf + slot * SUMMARY_SLOT_BYTES);
 }
 
 /* Write the slots of records that pool.db has and the chunk does not describe.
@@ -96,8 +93,8 @@ put_slot (const struct summary_chunk *chunk, const struct record *r,
  * the last records in these sectors.
  */
 static int
-fill_in (struct meta_conn *c, const struct summary_chunk *chunk,
-         uint64_t birth, uint8_t *buf, uint64_t *nr_bad)
+fill_in (struct meta_conn *c, const struct summary_chunk *chunk, uint64_t birth,
+         uint8_t *buf, uint64_t *nr_bad)
 {
   const unsigned per_chunk = summary_chunk_slots (chunk->sector_bytes);
   const uint64_t nr_sectors = segment_sectors (chunk);
@@ -171,8 +168,10 @@ read_known (struct meta_conn *c, struct store *store,
     bad = true;
   }
   else if (memcmp (buf, header, sizeof header) != 0) {
-    nbdedup_fail (EIO, "records: the summary at sector %" PRIu64 " is "
-                  "damaged", chunk->addr);
+    nbdedup_fail (EIO,
+                  "records: the summary at sector %" PRIu64 " is "
+                  "damaged",
+                  chunk->addr);
     bad = true;
   }
   memcpy (buf, header, sizeof header);
@@ -187,7 +186,8 @@ summary_repair (struct meta_conn *c, struct store *store,
                 unsigned index, uint64_t *nr_bad)
 {
   struct summary_chunk chunk = {
-    .uuid = state->uuid, .sector_bytes = state->sector_bytes,
+    .uuid = state->uuid,
+    .sector_bytes = state->sector_bytes,
     .index = index,
   };
   uint8_t buf[SUMMARY_CHUNK_MAX];
@@ -195,8 +195,7 @@ summary_repair (struct meta_conn *c, struct store *store,
   int r;
 
   *nr_bad = 0;
-  r = find_chunk (c, segment, index, state->sector_bytes, &chunk.addr,
-                  &in_use);
+  r = find_chunk (c, segment, index, state->sector_bytes, &chunk.addr, &in_use);
   if (r != 1)
     return r;
   r = read_known (c, store, &chunk, state->fold, true, buf, nr_bad);
@@ -259,7 +258,8 @@ write_chunk (struct fold *f, struct ddt_change *const *changes, size_t nr,
   struct meta_conn *c = meta_writer (f->parts->meta);
   const unsigned len = summary_chunk_bytes (f->sector_bytes);
   struct summary_chunk chunk = {
-    .uuid = f->state.uuid, .sector_bytes = f->sector_bytes,
+    .uuid = f->state.uuid,
+    .sector_bytes = f->sector_bytes,
     .addr = changes[0]->chunk_addr,
     .index = changes[0]->record->slot / summary_chunk_slots (f->sector_bytes),
   };
@@ -287,9 +287,11 @@ write_chunk (struct fold *f, struct ddt_change *const *changes, size_t nr,
       return fail_reading (f);
     if (r == 1 && !*logged) {
       *logged = true;
-      nbdedup_log (NBDEDUP_LOG_WARNING, "%s: the fold writes this summary "
+      nbdedup_log (NBDEDUP_LOG_WARNING,
+                   "%s: the fold writes this summary "
                    "again from pool.db, which has all of its data; run nbdedup "
-                   "scrub to look for more damage", nbdedup_error ());
+                   "scrub to look for more damage",
+                   nbdedup_error ());
     }
   }
   for (i = 0; i < nr; ++i)

@@ -23,10 +23,10 @@
 
 /* The place and the pool of a chunk. */
 struct summary_chunk {
-  const uint8_t *uuid;          /* borrowed */
+  const uint8_t *uuid; /* borrowed */
   uint32_t sector_bytes;
-  uint64_t addr;                /* its first sector */
-  unsigned index;               /* in its segment */
+  uint64_t addr;  /* its first sector */
+  unsigned index; /* in its segment */
 };
 
 /* A chunk's size in bytes, and in slots (the first is its header). */

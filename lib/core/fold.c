@@ -73,8 +73,7 @@ fold_new (const struct txg_parts *parts, struct room *room,
   f->base = f->state = *state;
   f->sector_bytes = state->sector_bytes;
   f->segment_sectors = SEGMENT_BYTES / state->sector_bytes;
-  if (map_get_changes (parts->map, &f->map_changes,
-                       &f->nr_map_changes) == -1 ||
+  if (map_get_changes (parts->map, &f->map_changes, &f->nr_map_changes) == -1 ||
       ddt_get_changes (parts->ddt, &f->changes, &f->nr_changes) == -1 ||
       fold_moves_begin (f) == -1) {
     fold_free (f);
@@ -261,8 +260,7 @@ fold_put_leaf (struct meta_conn *c, struct layer *layer, uint64_t leaf_nr,
 
   if (len > 0)
     return meta_leaf_put (c, layer->branch, leaf_nr, layer->seq, buf, len);
-  return exists ? meta_leaf_delete (c, layer->branch, leaf_nr, layer->seq)
-    : 0;
+  return exists ? meta_leaf_delete (c, layer->branch, leaf_nr, layer->seq) : 0;
 }
 
 /* The row exists and is invalid although its checksums match.  A repair must
@@ -277,8 +275,9 @@ read_leaf (struct fold *f, const struct map_change *mc, const uint8_t *buf,
     return 0;
   if (!f->repairing)
     return -1;
-  nbdedup_log (NBDEDUP_LOG_ERROR, "pool.db: %s: leaf %" PRIu64 " of layer %"
-               PRIu64 " is lost, except for the blocks that were written since",
+  nbdedup_log (NBDEDUP_LOG_ERROR,
+               "pool.db: %s: leaf %" PRIu64 " of layer %" PRIu64
+               " is lost, except for the blocks that were written since",
                nbdedup_error (), mc->leaf, mc->layer->id);
   memset (leaf, 0, sizeof *leaf);
   memset (leaf->state, MAP_LOST, sizeof leaf->state);
@@ -304,7 +303,7 @@ fold_leaf (struct fold *f, struct meta_conn *c, const struct map_change *mc)
     if (map_get_below (f->parts->map, c, layer, mc->leaf, &below) == -1)
       return -1;
   }
-  else                          /* no block's count depends on it */
+  else /* no block's count depends on it */
     memset (below.state, MAP_HOLE, sizeof below.state);
   map_apply (mc, &leaf, &below, displaced, &nr, &pointers, &blocks);
   if (memchr (leaf.state, MAP_LOST, sizeof leaf.state) != NULL)
@@ -338,10 +337,12 @@ fold_layers (struct fold *f, struct meta_conn *c)
       continue;
     }
     l = (struct meta_layer) {
-      .id = ld->layer->id, .branch = ld->layer->branch,
+      .id = ld->layer->id,
+      .branch = ld->layer->branch,
       .seq = ld->layer->seq,
       .parent = parent && !ld->layer->dying ? parent->id : 0,
-      .overlap = ld->layer->overlap, .block_size = ld->layer->block_size,
+      .overlap = ld->layer->overlap,
+      .block_size = ld->layer->block_size,
       .dying = ld->layer->dying,
       .pointers = layer_count (ld->layer->pointers, ld->pointers),
       .blocks = layer_count (ld->layer->blocks, ld->blocks),
@@ -401,7 +402,7 @@ static uint64_t
 nr_to_merge (const struct fold *f, uint64_t nr_changes)
 {
   return is_idle (f) ? MERGE_ENTRIES_IDLE
-    : nr_changes * MERGE_FACTOR + MERGE_ENTRIES_MIN;
+                     : nr_changes * MERGE_FACTOR + MERGE_ENTRIES_MIN;
 }
 
 uint64_t
@@ -445,8 +446,8 @@ fold_index_tables (struct fold *f, struct meta_conn *c)
   /* A fold that has nothing to do with the index does not meet its damage. */
   if (f->nr_index == 0 && !fold_index_is_merging (&f->merges))
     return 0;
-  if (fold_index (c, f->index, f->nr_index, &f->state.index_entries,
-                  &f->merges, f->repairing || is_short_of_room (f)) == -1 ||
+  if (fold_index (c, f->index, f->nr_index, &f->state.index_entries, &f->merges,
+                  f->repairing || is_short_of_room (f)) == -1 ||
       fold_index_merge (c, &f->merges, nr_to_merge (f, f->nr_index),
                         f->merge_pages * MERGE_ENTRIES_PER_PAGE,
                         f->state.index_entries) == -1)
@@ -465,8 +466,8 @@ fold_write_tables (struct fold *f, struct meta_conn *c, bool with_index)
     if (fold_leaf (f, c, &f->map_changes[i]) == -1)
       return -1;
   if (fold_background (f, c) == -1 || fold_moves (f, c) == -1 ||
-      fold_layers (f, c) == -1 ||
-      fold_records (f, c) == -1 || fold_copies (f, c) == -1)
+      fold_layers (f, c) == -1 || fold_records (f, c) == -1 ||
+      fold_copies (f, c) == -1)
     return -1;
   if (with_index && fold_index_tables (f, c) == -1) {
     f->index_damaged = meta_is_damaged (c);
@@ -560,8 +561,10 @@ fold_finish (struct fold *f)
     space_committed (parts->space, f->inserted.p[i]);
   note_copies (f);
   if (f->nr_contradictions > 1)
-    nbdedup_log (NBDEDUP_LOG_WARNING, "pool.db: %" PRIu64 " more such "
-                 "contradictions", f->nr_contradictions - 1);
+    nbdedup_log (NBDEDUP_LOG_WARNING,
+                 "pool.db: %" PRIu64 " more such "
+                 "contradictions",
+                 f->nr_contradictions - 1);
   release_gone (f);
   fold_moves_finish (f);
 }

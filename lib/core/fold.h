@@ -29,8 +29,7 @@ struct fold;
 /* Collect the folding txg's changes.  'state' is the row to be stored; the
  * fold updates its totals.  NULL: ENOMEM.
  */
-extern struct fold *fold_new (const struct txg_parts *parts,
-                              struct room *room,
+extern struct fold *fold_new (const struct txg_parts *parts, struct room *room,
                               const struct meta_state *state);
 extern void fold_free (struct fold *f);
 
@@ -41,14 +40,13 @@ extern int fold_write_summaries (struct fold *f);
  * 'with_index' is false it skips the hash index: that can be rebuilt, and
  * damage to it must not stop the pool.
  */
-extern int fold_write_tables (struct fold *f, struct meta_conn *c,
-                              bool with_index);
+extern int
+fold_write_tables (struct fold *f, struct meta_conn *c, bool with_index);
 
 /* Free or move so many leaves in the background, besides the txg's changes:
  * as many as the WAL has room for.
  */
-extern void fold_set_background (struct fold *f, unsigned rows,
-                                 uint64_t pages);
+extern void fold_set_background (struct fold *f, unsigned rows, uint64_t pages);
 
 /* Let merges of the hash index write so many pages.  They need not go on in
  * each fold, and a pool without room for them has none.

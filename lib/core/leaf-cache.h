@@ -20,14 +20,14 @@ struct cached_leaf {
   struct hashtable_link link;
   TAILQ_ENTRY (cached_leaf) lru;
   uint64_t key, leaf;
-  uint64_t source;              /* the caller's, for a list of what is here */
+  uint64_t source; /* the caller's, for a list of what is here */
   uint16_t len;
   uint8_t data[];
 };
 
 struct leaf_cache {
   struct hashtable table;
-  TAILQ_HEAD (cached_leaves, cached_leaf) lru;  /* owned */
+  TAILQ_HEAD (cached_leaves, cached_leaf) lru; /* owned */
   size_t bytes, max;
 };
 
@@ -35,11 +35,10 @@ extern int leaf_cache_init (struct leaf_cache *c, size_t max_bytes);
 extern void leaf_cache_destroy (struct leaf_cache *c);
 
 /* Borrowed until the next call; NULL: not here. */
-extern struct cached_leaf *leaf_cache_find (struct leaf_cache *c,
-                                            uint64_t key, uint64_t leaf);
-extern void leaf_cache_put (struct leaf_cache *c, uint64_t key,
-                            uint64_t leaf, uint64_t source,
-                            const uint8_t *buf, size_t len);
+extern struct cached_leaf *
+leaf_cache_find (struct leaf_cache *c, uint64_t key, uint64_t leaf);
+extern void leaf_cache_put (struct leaf_cache *c, uint64_t key, uint64_t leaf,
+                            uint64_t source, const uint8_t *buf, size_t len);
 /* The same for a leaf that an earlier session used: it is the first to be
  * dropped, and nothing is dropped for it.  False: there is no room.
  */
@@ -51,7 +50,6 @@ extern void leaf_cache_drop (struct leaf_cache *c, struct cached_leaf *cl);
 /* The cache is within its budget, and its list is empty if its table is.  With
  * 'all' also: each leaf is in both, and 'bytes' is their sum.
  */
-extern void leaf_cache_assert_consistent (const struct leaf_cache *c,
-                                          bool all);
+extern void leaf_cache_assert_consistent (const struct leaf_cache *c, bool all);
 
 #endif /* NBDEDUP_LEAF_CACHE_H */

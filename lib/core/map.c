@@ -23,34 +23,34 @@
  * leaf's changes are a small sorted vector, not an array of 64.
  */
 struct block_change {
-  uint8_t index;                /* in the leaf */
-  uint8_t state;                /* never MAP_INHERIT */
+  uint8_t index; /* in the leaf */
+  uint8_t state; /* never MAP_INHERIT */
   uint8_t ptr[POINTER_LEN];
 };
 
 /* The changes of one txg to one leaf. */
 struct leaf_changes {
   struct hashtable_link link;
-  struct layer *layer;          /* not owned */
+  struct layer *layer; /* not owned */
   uint64_t leaf;
-  bool all_holes;               /* before 'blocks': every block a hole */
+  bool all_holes; /* before 'blocks': every block a hole */
   uint8_t nr, cap;
-  struct block_change *blocks;  /* owned; ascending by index */
+  struct block_change *blocks; /* owned; ascending by index */
 };
 
 struct map {
-  struct meta *meta;            /* not owned; outlives the map */
+  struct meta *meta; /* not owned; outlives the map */
 
-  struct lock lock;             /* protects everything below, and the keys
+  struct lock lock;            /* protects everything below, and the keys
                                  * of layers */
-  struct hashtable changes[2];  /* by parity of the txg */
+  struct hashtable changes[2]; /* by parity of the txg */
   unsigned open;
   struct leaf_cache cache;
-  uint64_t next_key;            /* of layers, in the cache; 0: none */
-  uint64_t generation;          /* folds done */
-  size_t nr_changes;            /* for invariant_is_due */
+  uint64_t next_key;   /* of layers, in the cache; 0: none */
+  uint64_t generation; /* folds done */
+  size_t nr_changes;   /* for invariant_is_due */
 
-  atomic_size_t pending_bytes;  /* written under the lock, read without */
+  atomic_size_t pending_bytes; /* written under the lock, read without */
 };
 
 #define CHANGES_BYTES (sizeof (struct leaf_changes) + 16)
@@ -93,9 +93,10 @@ map_assert_consistent_locked (struct map *map)
   bool all;
 
   assert_held (&map->lock);
-  all = invariant_is_due (&map->nr_changes, nr + map->cache.table.nr_entries +
-                          map->changes[0].nr_buckets +
-                          map->changes[1].nr_buckets);
+  all = invariant_is_due (&map->nr_changes,
+                          nr + map->cache.table.nr_entries +
+                            map->changes[0].nr_buckets +
+                            map->changes[1].nr_buckets);
   assert (map->open <= 1 && map->next_key > 0);
   assert (map->pending_bytes >= nr * CHANGES_BYTES);
   leaf_cache_assert_consistent (&map->cache, all);
@@ -226,8 +227,7 @@ grow_changes_locked (struct map *map, struct leaf_changes *lc)
 
 static int
 set_block (struct map *map, struct layer *layer, uint64_t block,
-           enum map_state state, const struct pointer *ptr,
-           uint64_t *displaced)
+           enum map_state state, const struct pointer *ptr, uint64_t *displaced)
 {
   unsigned index = block % LEAF_BLOCKS, i;
   struct leaf_changes *lc;
@@ -332,7 +332,7 @@ void
 map_freeze (struct map *map, struct layer *layer)
 {
   WITH_LOCK (&map->lock);
-  layer->resolved_key = 0;      /* from an earlier time as a frozen layer */
+  layer->resolved_key = 0; /* from an earlier time as a frozen layer */
   layer->frozen = true;
 }
 
@@ -363,7 +363,7 @@ struct get {
   unsigned first, nr;
   uint8_t *states;
   struct pointer *ptrs;
-  bool cold;                    /* put the leaf in the cache as the first to be
+  bool cold; /* put the leaf in the cache as the first to be
                                  * dropped */
 };
 
@@ -412,8 +412,8 @@ get_from_leaf (const struct get *g, const struct leaf *leaf, uint64_t limit)
   for (i = 0; i < g->nr && first + i < limit; ++i) {
     if (g->states[i] != MAP_INHERIT)
       continue;
-    if (get_block (g, i, leaf->state[g->first + i],
-                   leaf->ptr[g->first + i]) == -1)
+    if (get_block (g, i, leaf->state[g->first + i], leaf->ptr[g->first + i]) ==
+        -1)
       return -1;
   }
   return 0;
@@ -440,8 +440,8 @@ source_of (const struct layer *layer, bool resolved)
  * ('*generation' and '*key' as of now); -1.
  */
 static int
-get_own_from_memory (struct map *map, const struct get *g,
-                     uint64_t *generation, uint64_t *key)
+get_own_from_memory (struct map *map, const struct get *g, uint64_t *generation,
+                     uint64_t *key)
 {
   struct leaf_changes *lc;
   struct cached_leaf *cl;
@@ -449,7 +449,7 @@ get_own_from_memory (struct map *map, const struct get *g,
   int left;
 
   WITH_LOCK (&map->lock);
-  for (i = 0; i < 2; ++i) {     /* the open txg first, then the folding */
+  for (i = 0; i < 2; ++i) { /* the open txg first, then the folding */
     lc = find_changes_locked (&map->changes[map->open ^ i], g->layer, g->leaf);
     left = get_from_changes_locked (g, lc);
     if (left <= 0)
@@ -560,8 +560,12 @@ map_get (struct map *map, struct layer *layer, uint64_t block, unsigned nr,
          uint8_t *states, struct pointer *ptrs)
 {
   struct get g = {
-    .layer = layer, .leaf = block / LEAF_BLOCKS,
-    .first = block % LEAF_BLOCKS, .nr = nr, .states = states, .ptrs = ptrs,
+    .layer = layer,
+    .leaf = block / LEAF_BLOCKS,
+    .first = block % LEAF_BLOCKS,
+    .nr = nr,
+    .states = states,
+    .ptrs = ptrs,
   };
   uint64_t limit = UINT64_MAX;
   unsigned i;
@@ -571,7 +575,7 @@ map_get (struct map *map, struct layer *layer, uint64_t block, unsigned nr,
   if (!layer->frozen) {
     if (get_own (map, &g) == -1)
       return -1;
-    limit = layer->overlap;     /* blocks past it do not show through */
+    limit = layer->overlap; /* blocks past it do not show through */
     layer = layer->parent;
   }
   if (layer && memchr (states, MAP_INHERIT, nr) &&
@@ -589,8 +593,12 @@ map_owns (struct map *map, struct layer *layer, uint64_t block)
   struct pointer ptr;
   uint8_t state = MAP_INHERIT;
   struct get g = {
-    .layer = layer, .leaf = block / LEAF_BLOCKS,
-    .first = block % LEAF_BLOCKS, .nr = 1, .states = &state, .ptrs = &ptr,
+    .layer = layer,
+    .leaf = block / LEAF_BLOCKS,
+    .first = block % LEAF_BLOCKS,
+    .nr = 1,
+    .states = &state,
+    .ptrs = &ptr,
   };
 
   return get_own (map, &g) == -1 ? -1 : state == MAP_POINTER;
@@ -603,11 +611,14 @@ map_list_cached (struct map *map, struct map_cached *leaves, size_t max)
   size_t nr = 0;
 
   WITH_LOCK (&map->lock);
-  TAILQ_FOREACH_REVERSE (cl, &map->cache.lru, cached_leaves, lru) {
+  TAILQ_FOREACH_REVERSE (cl, &map->cache.lru, cached_leaves, lru)
+  {
     if (nr == max)
       break;
     leaves[nr++] = (struct map_cached) {
-      .layer = cl->source >> 1, .leaf = cl->leaf, .resolved = cl->source & 1,
+      .layer = cl->source >> 1,
+      .leaf = cl->leaf,
+      .resolved = cl->source & 1,
     };
   }
   return nr;
@@ -619,8 +630,12 @@ map_warm (struct map *map, struct layer *layer, uint64_t leaf)
   struct pointer ptrs[LEAF_BLOCKS];
   uint8_t states[LEAF_BLOCKS];
   const struct get g = {
-    .layer = layer, .leaf = leaf, .nr = LEAF_BLOCKS, .states = states,
-    .ptrs = ptrs, .cold = true,
+    .layer = layer,
+    .leaf = leaf,
+    .nr = LEAF_BLOCKS,
+    .states = states,
+    .ptrs = ptrs,
+    .cold = true,
   };
 
   {
@@ -631,7 +646,7 @@ map_warm (struct map *map, struct layer *layer, uint64_t leaf)
   }
   memset (states, MAP_INHERIT, sizeof states);
   if ((layer->frozen ? get_resolved (map, &g, layer, UINT64_MAX)
-       : get_own (map, &g)) == -1)
+                     : get_own (map, &g)) == -1)
     return -1;
   return 1;
 }
@@ -654,8 +669,7 @@ search_change_locked (void *opaque, struct hashtable_link *l)
 
 /* The first leaf from 'first' on that a txg changes, or 'end'. */
 static uint64_t
-next_change (struct map *map, struct layer *layer, uint64_t first,
-             uint64_t end)
+next_change (struct map *map, struct layer *layer, uint64_t first, uint64_t end)
 {
   struct search s = { .layer = layer, .first = first, .next = end };
   struct hashtable *t;
@@ -812,12 +826,11 @@ map_apply (const struct map_change *change, struct leaf *leaf,
     if (old.state[i] == MAP_POINTER)
       displaced[(*nr_displaced)++] = pointer_addr (old.ptr[i]);
     was = old.state[i] == MAP_INHERIT && has_parent ? below->state[i]
-      : old.state[i];
+                                                    : old.state[i];
     *pointers += (leaf->state[i] == MAP_POINTER) -
       (old.state[i] == MAP_POINTER);
     *blocks += (leaf->state[i] == MAP_POINTER) - (was == MAP_POINTER);
-    if (has_parent && leaf->state[i] == MAP_HOLE &&
-        below->state[i] == MAP_HOLE)
+    if (has_parent && leaf->state[i] == MAP_HOLE && below->state[i] == MAP_HOLE)
       leaf->state[i] = MAP_INHERIT;
   }
   if (!has_parent)
@@ -835,9 +848,10 @@ map_get_below (struct map *map, struct meta_conn *c, struct layer *layer,
   memset (below->state, MAP_INHERIT, sizeof below->state);
   if (parent) {
     WITH_LOCK (&map->lock);
-    cl = parent->unstable ? NULL :
-      leaf_cache_find (&map->cache, key_of_locked (map, &parent->resolved_key),
-                       leaf);
+    cl = parent->unstable
+      ? NULL
+      : leaf_cache_find (&map->cache,
+                         key_of_locked (map, &parent->resolved_key), leaf);
     if (cl) {
       if (leaf_unpack (cl->data, cl->len, below) == -1)
         return -1;
@@ -868,9 +882,8 @@ update_cached_locked (void *opaque, struct hashtable_link *l)
       apply (lc, &leaf);
       if (lc->layer->parent == NULL)
         drop_holes (&leaf);
-      leaf_cache_put (&map->cache, key, lc->leaf,
-                      source_of (lc->layer, false), buf,
-                      leaf_pack (&leaf, buf));
+      leaf_cache_put (&map->cache, key, lc->leaf, source_of (lc->layer, false),
+                      buf, leaf_pack (&leaf, buf));
     }
   }
   free_changes (map, l);
@@ -893,7 +906,7 @@ map_forget_layer (struct map *map, struct layer *layer)
 {
   WITH_LOCK (&map->lock);
   layer->own_key = layer->resolved_key = 0;
-  map->generation++;            /* keeps a running read from caching it again */
+  map->generation++; /* keeps a running read from caching it again */
 }
 
 static bool

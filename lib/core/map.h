@@ -67,16 +67,16 @@ extern int map_next (struct map *map, struct layer *layer, uint64_t first,
 
 /* A leaf in the cache: of a head itself, or as a frozen layer shows it. */
 struct map_cached {
-  uint64_t layer;               /* its id */
+  uint64_t layer; /* its id */
   uint64_t leaf;
-  bool resolved;                /* of a frozen layer */
+  bool resolved; /* of a frozen layer */
 };
 
 /* At most 'max' of them, the latest used first, those of layers that are gone
  * included: their number.
  */
-extern size_t map_list_cached (struct map *map, struct map_cached *leaves,
-                               size_t max);
+extern size_t
+map_list_cached (struct map *map, struct map_cached *leaves, size_t max);
 /* Put such a leaf of an earlier session into the cache, as the first to be
  * dropped.  The caller is inside quiesce.  1; 0: there is no room; -1: EIO,
  * ENOMEM.
@@ -88,8 +88,8 @@ extern void map_freeze (struct map *map, struct layer *layer);
 /* The layer is a head again. */
 extern void map_thaw (struct map *map, struct layer *layer);
 /* A merge begins, or has ended. */
-extern void map_set_unstable (struct map *map, struct layer *layer,
-                              bool unstable);
+extern void
+map_set_unstable (struct map *map, struct layer *layer, bool unstable);
 
 /* Set a block in the open txg to 'ptr', or to a hole if it is NULL.  The
  * caller is inside txg_enter.  Returns 1 and the address in '*displaced' if
@@ -105,8 +105,8 @@ extern int map_set_lost (struct map *map, struct layer *layer, uint64_t block,
 /* Set a whole leaf to holes.  Stores the displaced addresses in displaced[]
  * and returns their number, or -1.
  */
-extern int map_set_holes (struct map *map, struct layer *layer,
-                          uint64_t leaf, uint64_t displaced[LEAF_BLOCKS]);
+extern int map_set_holes (struct map *map, struct layer *layer, uint64_t leaf,
+                          uint64_t displaced[LEAF_BLOCKS]);
 
 /*----------------------------------------------------------------------
  * For the fold
@@ -115,16 +115,16 @@ extern int map_set_holes (struct map *map, struct layer *layer,
 struct map_change {
   struct layer *layer;
   uint64_t leaf;
-  const void *changes;          /* opaque: for map_apply */
+  const void *changes; /* opaque: for map_apply */
 };
 
 extern void map_cut (struct map *map);
 /* The folding txg's leaves, ascending by layer and leaf, malloc'd. */
-extern int map_get_changes (struct map *map, struct map_change **changes,
-                            size_t *nr);
+extern int
+map_get_changes (struct map *map, struct map_change **changes, size_t *nr);
 /* Would map_apply read 'below'? */
-extern bool map_needs_below (const struct map_change *change,
-                             const struct leaf *leaf);
+extern bool
+map_needs_below (const struct map_change *change, const struct leaf *leaf);
 /* Apply a leaf's changes.  'below' is what shows through from the parent, no
  * MAP_INHERIT in it; unused if there is no parent or map_needs_below returned
  * false.  Holes that are holes in 'below' too become MAP_INHERIT, so that
@@ -136,8 +136,8 @@ extern bool map_needs_below (const struct map_change *change,
  */
 extern void map_apply (const struct map_change *change, struct leaf *leaf,
                        const struct leaf *below,
-                       uint64_t displaced[LEAF_BLOCKS],
-                       unsigned *nr_displaced, int *pointers, int *blocks);
+                       uint64_t displaced[LEAF_BLOCKS], unsigned *nr_displaced,
+                       int *pointers, int *blocks);
 /* What shows through in a leaf of 'layer' from its parent, as 'c' sees it. */
 extern int map_get_below (struct map *map, struct meta_conn *c,
                           struct layer *layer, uint64_t leaf,
@@ -151,10 +151,9 @@ extern void map_forget_layer (struct map *map, struct layer *layer);
  * address for which 'fn' returns true.  A thread that has read such a leaf from
  * pool.db before the last map_fold_done does not put it in the cache any more.
  */
-extern void map_forget_pointers (struct map *map, const uint64_t *leaves,
-                                 size_t nr,
-                                 bool (*fn) (void *opaque, uint64_t addr),
-                                 void *opaque);
+extern void
+map_forget_pointers (struct map *map, const uint64_t *leaves, size_t nr,
+                     bool (*fn) (void *opaque, uint64_t addr), void *opaque);
 
 extern size_t map_pending_bytes (struct map *map);
 

@@ -40,7 +40,8 @@ moves_give_back (struct moves *m, struct moves_batch *batch)
     if (move->inserted)
       continue;
     place = (struct placement) {
-      .addr = move->record.ptr.addr, .slot = move->record.slot,
+      .addr = move->record.ptr.addr,
+      .slot = move->record.slot,
       .chunk_addr = move->chunk_addr,
     };
     space_undo (m->space, &place,

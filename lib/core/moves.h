@@ -67,34 +67,34 @@
 struct move {
   struct record record;
   uint64_t chunk_addr;
-  struct pointer old;           /* to the one that it replaces */
-  bool inserted;                /* pool.db has had the new one */
+  struct pointer old; /* to the one that it replaces */
+  bool inserted;      /* pool.db has had the new one */
 };
 
 struct moves_batch {
-  struct move *p;               /* owned; ascending by old.addr */
+  struct move *p; /* owned; ascending by old.addr */
   size_t nr;
-  uint64_t *segments;           /* owned; they are being drained */
+  uint64_t *segments; /* owned; they are being drained */
   unsigned nr_segments;
-  unsigned reserved;            /* blocks, in pool.db (room.h) */
+  unsigned reserved; /* blocks, in pool.db (room.h) */
 };
 
 struct moves {
-  struct space *space;          /* not owned */
+  struct space *space; /* not owned */
   uint32_t sector_bytes;
   struct moves_batch batch;
-  struct meta_leaf_key next;    /* the first leaf that folds have not read */
+  struct meta_leaf_key next; /* the first leaf that folds have not read */
   atomic_bool under_way;
-  atomic_bool end;              /* ... without reading the rest */
+  atomic_bool end; /* ... without reading the rest */
   /* What the next fold may do: leaves to change.  0: leave the batch alone. */
   atomic_uint rows;
 
   /* In all batches: records, and segments that were empty at the end. */
   atomic_uint_fast64_t moved, moved_bytes, emptied;
-  _Atomic uint64_t not_before_ms;       /* begin no batch */
+  _Atomic uint64_t not_before_ms; /* begin no batch */
 
-  struct lock one;              /* one thread compacts at a time; outermost */
-  struct lock lock;             /* protects 'held', and the beginning of a
+  struct lock one;  /* one thread compacts at a time; outermost */
+  struct lock lock; /* protects 'held', and the beginning of a
                                  * batch; innermost */
   unsigned held;
 };
@@ -122,7 +122,6 @@ extern bool moves_are_held (struct moves *m);
 extern void moves_give_way (struct moves *m);
 
 /* The move of the record at this address, or NULL. */
-extern struct move *moves_find (const struct moves_batch *batch,
-                                uint64_t addr);
+extern struct move *moves_find (const struct moves_batch *batch, uint64_t addr);
 
 #endif /* NBDEDUP_MOVES_H */

@@ -26,7 +26,7 @@
 #define RETRY_MS 60000
 
 struct fold_time {
-  uint64_t fold, time;          /* seconds since the epoch */
+  uint64_t fold, time; /* seconds since the epoch */
 };
 
 /* Ascending by fold and by time. */
@@ -36,16 +36,16 @@ struct times {
 };
 
 struct notes {
-  struct lock lock;             /* protects what other threads use: */
+  struct lock lock; /* protects what other threads use: */
   struct notes_quota quota;
-  struct times times;           /* as pool.db has them */
+  struct times times; /* as pool.db has them */
 
   /* The folding thread's own. */
   struct notes_quota stored, storing;
-  struct times next;            /* as they will be, unless 'next.nr' is 0 */
-  bool has_records;             /* the fold adds some */
-  bool writing;                 /* notes_put was called, and not done */
-  uint64_t retry_ms;            /* clock_ms */
+  struct times next; /* as they will be, unless 'next.nr' is 0 */
+  bool has_records;  /* the fold adds some */
+  bool writing;      /* notes_put was called, and not done */
+  uint64_t retry_ms; /* clock_ms */
 };
 
 struct notes *
@@ -78,7 +78,7 @@ load_report (struct meta_conn *c, const char *name)
   CLEANUP_FREE char *text = NULL;
 
   return meta_report_get (c, name, &text) == 1 ? json_loads (text, 0, NULL)
-    : NULL;
+                                               : NULL;
 }
 
 static uint64_t
@@ -130,7 +130,7 @@ put_report (struct meta_conn *c, const char *name, json_t *report)
     text = json_dumps (report, JSON_COMPACT);
   json_decref (report);
   return text ? meta_report_put (c, name, text)
-    : nbdedup_fail (ENOMEM, "no memory");
+              : nbdedup_fail (ENOMEM, "no memory");
 }
 
 static json_t *
@@ -158,11 +158,11 @@ apply_retention (struct times *t, uint64_t now)
 {
   size_t i, n = 0;
 
-  assert (t->nr == 0 || t->p[t->nr - 1].time < now);    /* add_fold_time */
+  assert (t->nr == 0 || t->p[t->nr - 1].time < now); /* add_fold_time */
   for (i = 0; i < t->nr; ++i) {
     if (n > 0 && i + 1 < t->nr &&
         t->p[i + 1].time - t->p[n - 1].time <
-        (now - t->p[i + 1].time) / RETENTION_SHARE)
+          (now - t->p[i + 1].time) / RETENTION_SHARE)
       continue;
     t->p[n++] = t->p[i];
   }
@@ -170,7 +170,7 @@ apply_retention (struct times *t, uint64_t now)
     memmove (&t->p[1], &t->p[2], (n - 2) * sizeof t->p[0]);
     n--;
   }
-  assert (n < TIMES_MAX);       /* there is room for one more */
+  assert (n < TIMES_MAX); /* there is room for one more */
   t->nr = n;
 }
 
@@ -181,8 +181,8 @@ apply_retention (struct times *t, uint64_t now)
 static void
 add_fold_time (struct times *t, const struct fold_time *m)
 {
-  while (t->nr > 0 && (t->p[t->nr - 1].time >= m->time ||
-                       t->p[t->nr - 1].fold >= m->fold))
+  while (t->nr > 0 &&
+         (t->p[t->nr - 1].time >= m->time || t->p[t->nr - 1].fold >= m->fold))
     t->nr--;
   apply_retention (t, m->time);
   assert (t->nr == 0 || t->p[t->nr - 1].fold < m->fold);
@@ -245,7 +245,7 @@ bool
 notes_is_due (struct notes *n)
 {
   n->has_records = false;
-  if (n->writing) {             /* the last attempt failed */
+  if (n->writing) { /* the last attempt failed */
     n->writing = false;
     n->retry_ms = clock_ms () + RETRY_MS;
   }
@@ -261,8 +261,7 @@ notes_new_records (struct notes *n)
 
 /* The transaction may be repeated, so nothing here counts before it is done. */
 int
-notes_put (struct notes *n, struct meta_conn *c,
-           const struct meta_state *state)
+notes_put (struct notes *n, struct meta_conn *c, const struct meta_state *state)
 {
   bool quota;
 
@@ -276,18 +275,19 @@ notes_put (struct notes *n, struct meta_conn *c,
     return -1;
   if (quota &&
       put_report (c, QUOTA_REPORT,
-                  json_pack ("{s:I, s:I}",
-                             "blocks", (json_int_t) n->storing.blocks,
-                             "bytes", (json_int_t) n->storing.bytes)) == -1)
+                  json_pack ("{s:I, s:I}", "blocks",
+                             (json_int_t) n->storing.blocks, "bytes",
+                             (json_int_t) n->storing.bytes)) == -1)
     return -1;
-  return n->next.nr == 0 ? 0
+  return n->next.nr == 0
+    ? 0
     : put_report (c, FOLDS_REPORT, times_report (&n->next));
 }
 
 void
 notes_done (struct notes *n)
 {
-  assert (n->writing);          /* notes_put was in this transaction */
+  assert (n->writing); /* notes_put was in this transaction */
   n->writing = false;
   n->stored = n->storing;
   if (n->next.nr == 0)

@@ -36,18 +36,18 @@ extern void notes_load (struct notes *notes, struct meta_conn *c);
 
 /* New blocks were stored without dedup, because the index was over its quota.
  */
-extern void notes_add_over_quota (struct notes *notes, uint64_t blocks,
-                                  uint64_t bytes);
+extern void
+notes_add_over_quota (struct notes *notes, uint64_t blocks, uint64_t bytes);
 struct notes_quota {
-  uint64_t blocks, bytes;       /* since the pool was made */
+  uint64_t blocks, bytes; /* since the pool was made */
 };
 extern void notes_get_quota (struct notes *notes, struct notes_quota *quota);
 
 /* A fold at least 'age_s' seconds ago, the last one of which that is known: 1;
  * 0: there is none.
  */
-extern int notes_fold_of_age (struct notes *notes, uint64_t age_s,
-                              uint64_t *fold);
+extern int
+notes_fold_of_age (struct notes *notes, uint64_t age_s, uint64_t *fold);
 
 /*----------------------------------------------------------------------
  * For the folding thread

@@ -33,35 +33,29 @@
 #define SCRUB_RATE_DEFAULT "104857600"
 
 const char *const pool_properties[] = {
-  "sector", "hash", "max-size", "full-warn", "ddt-quota", "copies",
-  "metadata-copy", "scrub-rate", "scrub-interval", "drift-keep",
-  ALERT_RATIO, ALERT_GROWTH, ALERT_UNIQUE,
-  "block-size", "compress", "dedup", NULL,
+  "sector",        "hash",       "max-size",
+  "full-warn",     "ddt-quota",  "copies",
+  "metadata-copy", "scrub-rate", "scrub-interval",
+  "drift-keep",    ALERT_RATIO,  ALERT_GROWTH,
+  ALERT_UNIQUE,    "block-size", "compress",
+  "dedup",         NULL,
 };
 
 static const struct {
   const char *name, *value;
 } defaults[] = {
-  { "max-size", "none" },
-  { "full-warn", "90" },
-  { "ddt-quota", "none" },
-  { "copies", "1" },
-  { "metadata-copy", "on" },
-  { "scrub-rate", SCRUB_RATE_DEFAULT },
-  { "scrub-interval", "off" },
-  { "drift-keep", RETENTION_DEFAULT },
-  { ALERT_RATIO, "none" },
-  { ALERT_GROWTH, "none" },
-  { ALERT_UNIQUE, "none" },
-  { "block-size", BLOCK_SIZE_DEFAULT },
-  { "compress", "lz4" },
-  { "dedup", "on" },
+  { "max-size", "none" },      { "full-warn", "90" },
+  { "ddt-quota", "none" },     { "copies", "1" },
+  { "metadata-copy", "on" },   { "scrub-rate", SCRUB_RATE_DEFAULT },
+  { "scrub-interval", "off" }, { "drift-keep", RETENTION_DEFAULT },
+  { ALERT_RATIO, "none" },     { ALERT_GROWTH, "none" },
+  { ALERT_UNIQUE, "none" },    { "block-size", BLOCK_SIZE_DEFAULT },
+  { "compress", "lz4" },       { "dedup", "on" },
 };
 
 /* The same for the value of a property. */
 int
-pool_property_parse_size (const char *name, const char *value,
-                          uint64_t *bytes)
+pool_property_parse_size (const char *name, const char *value, uint64_t *bytes)
 {
   if (nbdedup_parse_size (value, bytes) == -1)
     return nbdedup_fail (errno, "%s '%.64s': %s", name, value,
@@ -76,8 +70,8 @@ parse_percent (const char *name, const char *value, unsigned *percent)
 
   if (nbdedup_parse_size (value, &n) == -1 || n > 100 ||
       strspn (value, "0123456789") != strlen (value))
-    return nbdedup_fail (EINVAL, "%s '%.64s': not a number from 0 to 100",
-                         name, value);
+    return nbdedup_fail (EINVAL, "%s '%.64s': not a number from 0 to 100", name,
+                         value);
   *percent = (unsigned) n;
   return 0;
 }
@@ -87,11 +81,15 @@ check_block_size (uint64_t bytes, uint32_t sector_bytes)
 {
   if (bytes < BLOCK_SIZE_MIN || bytes > BLOCK_SIZE_MAX ||
       (bytes & (bytes - 1)) != 0)
-    return nbdedup_fail (EINVAL, "block-size %" PRIu64 ": must be a power of "
-                         "two from 4K to 1M", bytes);
+    return nbdedup_fail (EINVAL,
+                         "block-size %" PRIu64 ": must be a power of "
+                         "two from 4K to 1M",
+                         bytes);
   if (bytes < sector_bytes)
-    return nbdedup_fail (EINVAL, "block-size %" PRIu64 ": must not be below "
-                         "the pool's sector, %" PRIu32, bytes, sector_bytes);
+    return nbdedup_fail (EINVAL,
+                         "block-size %" PRIu64 ": must not be below "
+                         "the pool's sector, %" PRIu32,
+                         bytes, sector_bytes);
   return 0;
 }
 
@@ -108,8 +106,10 @@ check_copy (const char *value)
     return 0;
   /* The server's working directory differs from the command's. */
   if (value[0] != '/')
-    return nbdedup_fail (EINVAL, "metadata-copy '%.64s': must be on, off, or "
-                         "the absolute path of a file", value);
+    return nbdedup_fail (EINVAL,
+                         "metadata-copy '%.64s': must be on, off, or "
+                         "the absolute path of a file",
+                         value);
   if (strlen (value) > PROPERTY_VALUE_MAX)
     return nbdedup_fail (EINVAL, "metadata-copy: a path has at most %d bytes",
                          PROPERTY_VALUE_MAX);
@@ -126,8 +126,10 @@ check_rate (const char *name, const char *value)
   if (pool_property_parse_size (name, value, &bytes) == -1)
     return -1;
   if (bytes == 0)
-    return nbdedup_fail (EINVAL, "%s '%.64s': a scrub at 0 bytes a second "
-                         "would never end: use none for no limit", name, value);
+    return nbdedup_fail (EINVAL,
+                         "%s '%.64s': a scrub at 0 bytes a second "
+                         "would never end: use none for no limit",
+                         name, value);
   return 0;
 }
 
@@ -138,7 +140,8 @@ pool_property_parse_interval (const char *value, uint64_t *s)
   if (strcmp (value, "off") == 0)
     return 0;
   if (nbdedup_parse_age (value, s) == -1 || *s == 0)
-    return nbdedup_fail (EINVAL, "scrub-interval '%.64s': must be off, or a "
+    return nbdedup_fail (EINVAL,
+                         "scrub-interval '%.64s': must be off, or a "
                          "number with s, m, h, d or w, of at most ten years",
                          value);
   return 0;
@@ -160,7 +163,8 @@ pool_property_check (const char *name, const char *value)
   if (strcmp (name, "scrub-interval") == 0)
     return pool_property_parse_interval (value, &bytes);
   if (strcmp (name, "max-size") == 0 || strcmp (name, "ddt-quota") == 0)
-    return strcmp (value, "none") == 0 ? 0
+    return strcmp (value, "none") == 0
+      ? 0
       : pool_property_parse_size (name, value, &bytes);
   if (strcmp (name, "full-warn") == 0)
     return parse_percent (name, value, &percent);
@@ -173,7 +177,8 @@ pool_property_check (const char *name, const char *value)
   if (alert_property_is (name))
     return alert_property_check (name, value);
   if (strcmp (name, "block-size") == 0)
-    return pool_property_parse_size (name, value, &bytes) == -1 ? -1
+    return pool_property_parse_size (name, value, &bytes) == -1
+      ? -1
       : check_block_size (bytes, 0);
   if (strcmp (name, "compress") == 0)
     return compression_parse (value, &c);
@@ -224,7 +229,8 @@ pool_property_limit (struct nbdedup_pool *pool, const char *name,
   *bytes = 0;
   if (stored_value (pool, name, &value) == -1)
     return -1;
-  return strcmp (value, "none") == 0 ? 0
+  return strcmp (value, "none") == 0
+    ? 0
     : pool_property_parse_size (name, value, bytes);
 }
 
@@ -234,6 +240,7 @@ pool_property_percent (struct nbdedup_pool *pool, const char *name,
 {
   CLEANUP_FREE char *value = NULL;
 
-  return stored_value (pool, name, &value) == -1 ? -1
+  return stored_value (pool, name, &value) == -1
+    ? -1
     : parse_percent (name, value, percent);
 }

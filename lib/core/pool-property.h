@@ -21,8 +21,8 @@ struct nbdedup_pool;
 extern const char *const pool_properties[];
 
 /* The value, malloc'd; -1 (EINVAL): no such property. */
-extern int pool_property_get (struct nbdedup_pool *pool, const char *name,
-                              char **value);
+extern int
+pool_property_get (struct nbdedup_pool *pool, const char *name, char **value);
 /* The same for a size (0 for "none"), and for a percentage. */
 extern int pool_property_limit (struct nbdedup_pool *pool, const char *name,
                                 uint64_t *bytes);
@@ -33,8 +33,8 @@ extern int pool_property_percent (struct nbdedup_pool *pool, const char *name,
 extern int pool_property_check (const char *name, const char *value);
 
 /* nbdedup_parse_size, with the property's name in the error. */
-extern int pool_property_parse_size (const char *name, const char *value,
-                                     uint64_t *bytes);
+extern int
+pool_property_parse_size (const char *name, const char *value, uint64_t *bytes);
 /* "30d": 's' in seconds; "off": 0.  EINVAL. */
 extern int pool_property_parse_interval (const char *value, uint64_t *s);
 

@@ -21,7 +21,7 @@
 struct cached {
   struct hashtable_link link;
   TAILQ_ENTRY (cached) lru;
-  atomic_uint refs;             /* taken under the lock */
+  atomic_uint refs; /* taken under the lock */
   uint64_t addr, cksum;
   size_t len;
   uint8_t data[];
@@ -32,10 +32,10 @@ TAILQ_HEAD (cached_list, cached);
 struct record_cache {
   size_t max;
 
-  struct lock lock;             /* protects everything below */
+  struct lock lock; /* protects everything below */
   struct hashtable table;
-  struct cached_list lru;       /* least recently used first */
-  size_t bytes;                 /* of the entries in the table */
+  struct cached_list lru; /* least recently used first */
+  size_t bytes;           /* of the entries in the table */
 };
 
 /* A record may take at most this share of the budget: a cache that holds only
@@ -204,8 +204,7 @@ record_cache_put (struct record_cache *c, uint64_t addr, uint64_t cksum,
 
 /* False: there is no room. */
 static bool
-add_cold (struct record_cache *c, struct cached *e,
-          struct cached_list *dropped)
+add_cold (struct record_cache *c, struct cached *e, struct cached_list *dropped)
 {
   bool found;
 
@@ -250,7 +249,8 @@ record_cache_list (struct record_cache *c, uint64_t *addrs, size_t max)
   size_t nr = 0;
 
   WITH_LOCK (&c->lock);
-  TAILQ_FOREACH_REVERSE (e, &c->lru, cached_list, lru) {
+  TAILQ_FOREACH_REVERSE (e, &c->lru, cached_list, lru)
+  {
     if (nr == max)
       break;
     addrs[nr++] = e->addr;

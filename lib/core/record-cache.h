@@ -43,11 +43,11 @@ extern bool record_cache_has (struct record_cache *cache, uint64_t addr);
 /* The addresses of at most 'max' records, the latest used first: their
  * number.
  */
-extern size_t record_cache_list (struct record_cache *cache, uint64_t *addrs,
-                                 size_t max);
+extern size_t
+record_cache_list (struct record_cache *cache, uint64_t *addrs, size_t max);
 /* The bytes that it takes, and its budget. */
-extern void record_cache_get_usage (struct record_cache *cache,
-                                    uint64_t *bytes, uint64_t *max_bytes);
+extern void record_cache_get_usage (struct record_cache *cache, uint64_t *bytes,
+                                    uint64_t *max_bytes);
 extern void record_cache_forget (struct record_cache *cache, uint64_t addr);
 
 #endif /* NBDEDUP_RECORD_CACHE_H */

@@ -10,11 +10,11 @@
 #include "core/resolve.h"
 
 struct run {
-  struct layer *layer;          /* walked down to the row's */
-  uint64_t leaf, limit;         /* blocks below it show through so far */
-  bool is_cut;                  /* an overlap in the run cuts this leaf */
+  struct layer *layer;  /* walked down to the row's */
+  uint64_t leaf, limit; /* blocks below it show through so far */
+  bool is_cut;          /* an overlap in the run cuts this leaf */
   struct leaf *out;
-  unsigned left;                /* blocks still MAP_INHERIT */
+  unsigned left; /* blocks still MAP_INHERIT */
 };
 
 static void
@@ -39,7 +39,7 @@ take_row (void *opaque, uint64_t seq, const uint8_t *buf, size_t len)
   struct leaf row;
   uint64_t overlap;
 
-  assert (run->left > 0);       /* else the scan has ended */
+  assert (run->left > 0); /* else the scan has ended */
   if (leaf_unpack (buf, len, &row) == -1)
     return -1;
   while (run->is_cut && run->layer->seq > seq) {
@@ -48,9 +48,11 @@ take_row (void *opaque, uint64_t seq, const uint8_t *buf, size_t len)
       run->limit = overlap;
     run->layer = run->layer->parent;
     if (run->layer == NULL)
-      return nbdedup_fail (EIO, "pool.db: a map row names layer %" PRIu64 ", "
+      return nbdedup_fail (EIO,
+                           "pool.db: a map row names layer %" PRIu64 ", "
                            "which is not in the lineage of the volume or "
-                           "snapshot: run nbdedup check", seq);
+                           "snapshot: run nbdedup check",
+                           seq);
   }
   take (run, &row);
   return run->left == 0;

@@ -74,7 +74,9 @@ take_notes (struct txg *t, struct requests *taken)
   if (t->parts.notes == NULL || !notes_is_due (t->parts.notes))
     return;
   t->notes = (struct request) {
-    .fn = put_notes, .done = notes_are_durable, .arg = t->parts.notes,
+    .fn = put_notes,
+    .done = notes_are_durable,
+    .arg = t->parts.notes,
   };
   TAILQ_INSERT_TAIL (taken, &t->notes, link);
 }
@@ -185,7 +187,7 @@ cut (struct txg *t, struct requests *taken, struct meta_state *state)
   t->cutting = false;
   t->folding = true;
   pthread_cond_broadcast (&t->may_enter);
-  pthread_cond_broadcast (&t->folded);  /* for those that met the limit */
+  pthread_cond_broadcast (&t->folded); /* for those that met the limit */
   return r;
 }
 
@@ -206,8 +208,7 @@ set_limit (struct txg *t, uint64_t pages, uint64_t ms)
   const uint64_t target = rest > FOLD_TARGET_MS ? rest : FOLD_TARGET_MS;
   uint64_t limit = pages * target / (tables > 0 ? tables : 1);
 
-  if (pages < FOLD_PAGES_KNOWN ||
-      (pages < t->limit / 4 && tables < target))
+  if (pages < FOLD_PAGES_KNOWN || (pages < t->limit / 4 && tables < target))
     return;
   if (limit > 2 * t->limit)
     limit = 2 * t->limit;
@@ -221,7 +222,7 @@ set_limit (struct txg *t, uint64_t pages, uint64_t ms)
 static void
 fail_request (struct request *q, int err)
 {
-  assert (q->result == 0);      /* the first reason stays */
+  assert (q->result == 0); /* the first reason stays */
   q->result = -1;
   q->err = err;
   snprintf (q->text, sizeof q->text, "%s", nbdedup_error ());
@@ -239,8 +240,8 @@ set_background (struct txg *t, unsigned done)
     t->background_rows = done / 2;
   else if (t->tables_ms < BACKGROUND_TARGET_MS &&
            done >= t->background_rows / 2)
-    t->background_rows = t->background_rows * 2 < max
-      ? t->background_rows * 2 : max;
+    t->background_rows = t->background_rows * 2 < max ? t->background_rows * 2
+                                                      : max;
 }
 
 /* Run the requests' functions inside the transaction, each in a savepoint.  If
@@ -287,7 +288,7 @@ try_transaction (struct txg *t, struct fold *f, struct requests *taken,
   if (meta_begin (c) == -1)
     return -1;
   start = clock_ms ();
-  backoff_is_off = true;        /* wait_for_memory, or it can do without */
+  backoff_is_off = true; /* wait_for_memory, or it can do without */
   r = fold_write_tables (f, c, with_index);
   backoff_is_off = false;
   t->tables_ms = clock_ms () - start;
@@ -333,7 +334,8 @@ wait_for_space (struct txg *t, struct requests *taken)
 {
   WITH_LOCK (&t->lock);
   WITH_CONSISTENT (txg, t);
-  nbdedup_fail (ENOSPC, "the pool's file system is full, and pool.db needs "
+  nbdedup_fail (ENOSPC,
+                "the pool's file system is full, and pool.db needs "
                 "more room: free some space on it");
   finish_requests_locked (t, taken, -1);
   errno = ENOSPC;
@@ -384,7 +386,7 @@ prepare_wal (struct txg *t, uint64_t extra)
 {
   const uint64_t need = room_fold_pages (t->room, extra);
 
-  assert (t->folding);          /* room_cut came before */
+  assert (t->folding); /* room_cut came before */
   meta_throttle (t->parts.meta, need);
   /* Replay does not count its changes, and the WAL's content is not known:
    * restart it, which makes room.
@@ -451,8 +453,10 @@ wait_for_memory (struct txg *t, struct requests *taken, unsigned *tries)
   uint64_t pause_ms;
 
   if (*tries == 0)
-    nbdedup_log (NBDEDUP_LOG_WARNING, "no memory to write to pool.db (%s): "
-                 "writes wait until there is memory", nbdedup_error ());
+    nbdedup_log (NBDEDUP_LOG_WARNING,
+                 "no memory to write to pool.db (%s): "
+                 "writes wait until there is memory",
+                 nbdedup_error ());
   pause_ms = backoff_ms (tries);
   WITH_LOCK (&t->lock);
   WITH_CONSISTENT (txg, t);
@@ -551,10 +555,10 @@ assert_promise (struct txg *t, const struct fold *f,
 /* What the next attempt of a fold's transaction may do. */
 struct attempt {
   bool with_index;
-  bool restarted;               /* the WAL, for lack of space */
-  unsigned rows;                /* of background work */
-  unsigned tries;               /* of wait_for_memory */
-  uint64_t pages, merge_pages;  /* for background work, for merges */
+  bool restarted;              /* the WAL, for lack of space */
+  unsigned rows;               /* of background work */
+  unsigned tries;              /* of wait_for_memory */
+  uint64_t pages, merge_pages; /* for background work, for merges */
 };
 
 /* The fold has met a damaged page.  True: it can try again.  False: errno says
@@ -576,7 +580,8 @@ get_round_damage (struct txg *t, struct fold *f, struct attempt *a)
     return true;
   }
   if (fold_copies_are_damaged (f)) {
-    nbdedup_log (NBDEDUP_LOG_ERROR, "%s: the space of copies may stay in use "
+    nbdedup_log (NBDEDUP_LOG_ERROR,
+                 "%s: the space of copies may stay in use "
                  "until you run \"nbdedup check --repair\"",
                  nbdedup_error ());
     return true;
@@ -725,8 +730,9 @@ limit_new_bytes_locked (struct txg *t, const struct fold *f,
   const uint64_t new = s->stored_sectors + freed - before->stored_sectors;
 
   assert_held (&t->lock);
-  t->new_bytes_max = freed < new / 2 || freed == 0 ? UINT64_MAX :
-    s->stored_sectors * s->sector_bytes / NEW_SHARE + NEW_BYTES_MIN;
+  t->new_bytes_max = freed < new / 2 || freed == 0
+    ? UINT64_MAX
+    : s->stored_sectors * s->sector_bytes / NEW_SHARE + NEW_BYTES_MIN;
 }
 
 static void
@@ -743,27 +749,27 @@ note_slow (struct txg *t, uint64_t ms)
   const uint64_t pages = room_folding_pages (t->room), now = clock_ms ();
   double all = (double) ms / 1000, tables = (double) t->tables_ms / 1000;
 
-  if (ms < SLOW_FOLD_MS || now < t->slow_after_ms ||
-      t->parts.events == NULL || !events_has_thread (t->parts.events))
+  if (ms < SLOW_FOLD_MS || now < t->slow_after_ms || t->parts.events == NULL ||
+      !events_has_thread (t->parts.events))
     return;
   t->slow_after_ms = now + SLOW_FOLD_AGAIN_MS;
   events_post (t->parts.events, NBDEDUP_LOG_WARNING,
                event_new ("slow-fold", "{s:f, s:f, s:I}", "seconds", all,
-                          "tables_seconds", tables,
-                          "pages", (json_int_t) pages),
+                          "tables_seconds", tables, "pages",
+                          (json_int_t) pages),
                "a fold into pool.db took %.1f s, of which %.1f s for its "
                "tables: commands and flushes may wait for it; the disk is "
-               "slow or busy", all, tables);
+               "slow or busy",
+               all, tables);
 }
 
 static int
-run_fold (struct txg *t, struct requests *taken,
-          const struct meta_state *state)
+run_fold (struct txg *t, struct requests *taken, const struct meta_state *state)
 {
   const uint64_t start = clock_ms ();
   bool inconsistent = false;
   struct fold *f = begin_fold (t, taken, state, &inconsistent);
-  bool only_here;               /* the journal does not have all of it */
+  bool only_here; /* the journal does not have all of it */
   struct request *q;
   int r = -1, err;
 
@@ -825,8 +831,8 @@ take_give_back (struct txg *t)
 
   meta_get_pages (t->parts.meta, &p);
   WITH_LOCK (&t->lock);
-  wanted = t->give_back || (p.wal_allocated > WAL_MAX_PAGES &&
-                            !meta_is_frozen (t->parts.meta));
+  wanted = t->give_back ||
+    (p.wal_allocated > WAL_MAX_PAGES && !meta_is_frozen (t->parts.meta));
   t->give_back = false;
   return wanted;
 }
@@ -890,7 +896,7 @@ txg_mend (struct txg *t)
 struct index_merges *
 txg_index_merges (struct txg *t)
 {
-  assert (t->next_merges != NULL);      /* inside a fold's transaction */
+  assert (t->next_merges != NULL); /* inside a fold's transaction */
   return t->next_merges;
 }
 

@@ -27,8 +27,8 @@ struct request {
   int (*fn) (void *arg, struct meta_conn *c, struct meta_state *state);
   void (*done) (void *arg);
   void *arg;
-  uint64_t pages;               /* that 'fn' changes at most */
-  struct txg_event *event;      /* not owned; NULL: none */
+  uint64_t pages;          /* that 'fn' changes at most */
+  struct txg_event *event; /* not owned; NULL: none */
   bool finished;
   int result, err;
   char text[512];
@@ -38,37 +38,37 @@ TAILQ_HEAD (requests, request);
 struct txg {
   struct txg_parts parts;
   size_t budget;
-  struct txg_log *log;          /* the journal's buffer; locks by itself */
-  struct index_merges merges;   /* the folding thread's */
-  struct index_merges *next_merges;     /* the same, within a transaction */
-  uint64_t merge_after_ms;      /* the same; no room for merges until then */
-  uint64_t vacuum_after_ms;     /* the same; no VACUUM before */
-  uint64_t slow_after_ms;       /* the same; no slow fold is told before */
-  struct room *room;            /* of pool.db and its WAL; locks by itself */
-  uint64_t limit;               /* the folding thread's: pages of a txg */
-  uint64_t tables_ms;           /* the same; of the last fold's changes */
-  unsigned background_rows;     /* the same; that a fold may work on */
+  struct txg_log *log;              /* the journal's buffer; locks by itself */
+  struct index_merges merges;       /* the folding thread's */
+  struct index_merges *next_merges; /* the same, within a transaction */
+  uint64_t merge_after_ms;  /* the same; no room for merges until then */
+  uint64_t vacuum_after_ms; /* the same; no VACUUM before */
+  uint64_t slow_after_ms;   /* the same; no slow fold is told before */
+  struct room *room;        /* of pool.db and its WAL; locks by itself */
+  uint64_t limit;           /* the folding thread's: pages of a txg */
+  uint64_t tables_ms;       /* the same; of the last fold's changes */
+  unsigned background_rows; /* the same; that a fold may work on */
   pthread_t thread;
   bool has_thread;
 
-  struct lock lock;             /* protects everything below */
-  pthread_cond_t may_enter;     /* !cutting */
-  pthread_cond_t all_out;       /* nr_inside == 0 */
-  pthread_cond_t wake;          /* the folding thread has something to do */
-  pthread_cond_t folded;        /* a fold ended, or a request did */
+  struct lock lock;         /* protects everything below */
+  pthread_cond_t may_enter; /* !cutting */
+  pthread_cond_t all_out;   /* nr_inside == 0 */
+  pthread_cond_t wake;      /* the folding thread has something to do */
+  pthread_cond_t folded;    /* a fold ended, or a request did */
   unsigned nr_inside;
   bool cutting, kicked, more;
-  bool hurry;                   /* fold soon: much space is to come back */
-  atomic_bool folding;          /* from a cut to the end of its fold */
-  bool give_back;               /* room that nothing needs */
-  atomic_uint_fast64_t new_bytes;       /* of the open txg's new records */
-  atomic_uint_fast64_t new_bytes_max;   /* then a fold is due */
-  atomic_uint_fast64_t all_new_bytes;   /* of all txgs */
-  atomic_uint_fast64_t holes;   /* blocks that the open txg has freed */
-  atomic_uint_fast64_t late_holes;      /* the same, of late: of all txgs */
-  uint64_t forgot_holes_ms;     /* when 'late_holes' became less */
-  atomic_bool stop;             /* is set under 'lock' */
-  struct requests requests;     /* not yet taken by a fold */
+  bool hurry;                     /* fold soon: much space is to come back */
+  atomic_bool folding;            /* from a cut to the end of its fold */
+  bool give_back;                 /* room that nothing needs */
+  atomic_uint_fast64_t new_bytes; /* of the open txg's new records */
+  atomic_uint_fast64_t new_bytes_max; /* then a fold is due */
+  atomic_uint_fast64_t all_new_bytes; /* of all txgs */
+  atomic_uint_fast64_t holes;         /* blocks that the open txg has freed */
+  atomic_uint_fast64_t late_holes;    /* the same, of late: of all txgs */
+  uint64_t forgot_holes_ms;           /* when 'late_holes' became less */
+  atomic_bool stop;                   /* is set under 'lock' */
+  struct requests requests;           /* not yet taken by a fold */
   struct request notes;         /* the folding thread's: the pool's notes */
   struct request events;        /* the same; the pool's events */
   const struct requests *taken; /* the same; of the fold */
@@ -77,13 +77,13 @@ struct txg {
   /* Figures of txg_get_load. */
   _Atomic uint64_t nr_folds, fold_ms, merge_entries;
 
-  bool index_is_lost;           /* a part of it cannot be mended; for folds */
-  atomic_bool stuck;            /* folds cannot be written now */
-  atomic_bool failed;           /* permanently */
-  atomic_bool no_memory;        /* ... for lack of memory */
-  atomic_bool inconsistent;     /* ... because of pool.db's content */
-  atomic_bool repairing;        /* as in txg_parts */
-  atomic_bool index_in_place;   /* fold_index_is_in_place, of the last fold */
+  bool index_is_lost;         /* a part of it cannot be mended; for folds */
+  atomic_bool stuck;          /* folds cannot be written now */
+  atomic_bool failed;         /* permanently */
+  atomic_bool no_memory;      /* ... for lack of memory */
+  atomic_bool inconsistent;   /* ... because of pool.db's content */
+  atomic_bool repairing;      /* as in txg_parts */
+  atomic_bool index_in_place; /* fold_index_is_in_place, of the last fold */
 };
 
 /* True whenever the lock is not held:
@@ -119,10 +119,10 @@ extern bool txg_has_background (struct txg *t);
 extern size_t txg_pending_bytes (struct txg *t);
 
 /* Set 'count' blocks to holes in memory, without a journal entry. */
-extern int txg_apply_holes (struct txg *t, struct layer *layer,
-                            uint64_t block, uint64_t count);
+extern int txg_apply_holes (struct txg *t, struct layer *layer, uint64_t block,
+                            uint64_t count);
 /* The same, but mark them as lost. */
-extern int txg_apply_lost (struct txg *t, struct layer *layer,
-                           uint64_t block, uint64_t count);
+extern int txg_apply_lost (struct txg *t, struct layer *layer, uint64_t block,
+                           uint64_t count);
 
 #endif /* NBDEDUP_TXG_INT_H */

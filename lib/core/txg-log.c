@@ -13,7 +13,7 @@
 #include "base/invariant.h"
 #include "base/lock.h"
 #include "core/txg-log.h"
-#include "meta/meta.h"               /* struct blob */
+#include "meta/meta.h" /* struct blob */
 
 /* A flush carries its new records in the journal if they are at most this
  * large in total.  Two syncs cost about twice one; copying 64 KiB into the
@@ -33,34 +33,34 @@
  */
 struct pending {
   struct blob records, maps;
-  size_t last_pointers;         /* offset in maps of an entry that may grow,
+  size_t last_pointers;  /* offset in maps of an entry that may grow,
                                  * or SIZE_MAX */
-  uint64_t record_bytes;        /* stored bytes of the records */
+  uint64_t record_bytes; /* stored bytes of the records */
 };
 
 /* See txg-log.h. */
 struct place {
-  uint64_t records, maps;       /* offsets in the streams */
+  uint64_t records, maps; /* offsets in the streams */
 };
 
 struct txg_log {
-  struct journal *journal;      /* not owned */
-  struct store *store;          /* not owned */
+  struct journal *journal; /* not owned */
+  struct store *store;     /* not owned */
   uint32_t sector_bytes;
 
-  struct lock lock;             /* protects everything below, and keeps
+  struct lock lock; /* protects everything below, and keeps
                                  * batches in the order of installation */
   struct pending pending;
-  struct place start;           /* of 'pending' */
-  uint64_t synced;              /* records before this offset are durable */
-  uint64_t needed;              /* all batches are settled when this is */
-  uint64_t settled;             /* batches up to this number are ... */
-  uint64_t told;                /* ... and a header records up to this one */
-  struct place cut;             /* the folding txg ends here ... */
-  uint64_t cut_seq;             /* ... and with this batch */
-  bool dropped;                 /* the folding txg has entries that are not in
+  struct place start;  /* of 'pending' */
+  uint64_t synced;     /* records before this offset are durable */
+  uint64_t needed;     /* all batches are settled when this is */
+  uint64_t settled;    /* batches up to this number are ... */
+  uint64_t told;       /* ... and a header records up to this one */
+  struct place cut;    /* the folding txg ends here ... */
+  uint64_t cut_seq;    /* ... and with this batch */
+  bool dropped;        /* the folding txg has entries that are not in
                                  * the journal */
-  atomic_size_t bytes;          /* written under the lock, read without */
+  atomic_size_t bytes; /* written under the lock, read without */
 };
 
 /* True whenever the lock is not held; txg-log.h explains "settled" and
@@ -301,11 +301,11 @@ append_locked (struct txg_log *log, const struct place *end, bool carry,
   else if (iov[0].iov_len > 0)
     needed = end->records;
   if (iov[0].iov_len + iov[1].iov_len > JOURNAL_BODY_MAX)
-    return 1;                   /* grew while there was no room */
+    return 1; /* grew while there was no room */
   if (list_changes (iov[1].iov_base, iov[1].iov_len, &list) == -1)
     return errno == ENOMEM ? 1 : -1;
-  r = append_iov_locked (log, iov, 2,
-                         &(struct iovec) { list.p, list.len }, needed, seq);
+  r = append_iov_locked (log, iov, 2, &(struct iovec) { list.p, list.len },
+                         needed, seq);
   return r ? r : pending_remove_locked (log, end);
 }
 
@@ -316,7 +316,8 @@ append_all_locked (struct txg_log *log)
   const struct place end = end_locked (log);
   uint64_t seq;
 
-  return pending_is_empty (&log->pending) ? 0
+  return pending_is_empty (&log->pending)
+    ? 0
     : append_locked (log, &end, false, &seq);
 }
 
@@ -394,8 +395,7 @@ txg_log_add_pointer (struct txg_log *log, uint64_t layer, uint64_t block,
 }
 
 static int
-add_range (struct txg_log *log, uint64_t layer, uint64_t block,
-           uint64_t count,
+add_range (struct txg_log *log, uint64_t layer, uint64_t block, uint64_t count,
            void (*pack) (uint64_t layer, uint64_t block, uint64_t count,
                          uint8_t *buf))
 {
@@ -430,12 +430,12 @@ txg_log_add_lost (struct txg_log *log, uint64_t layer, uint64_t block,
  */
 
 struct flush {
-  struct place end;             /* the flush covers entries before it */
-  bool written;                 /* they are in the journal ... */
-  uint64_t written_seq;         /* ... in batches up to this number */
-  uint64_t sync_seq;            /* last batch when the store's sync began */
-  struct place sync_end;        /* the sync covers entries before it */
-  uint64_t seq;                 /* sync the journal up to this batch */
+  struct place end;      /* the flush covers entries before it */
+  bool written;          /* they are in the journal ... */
+  uint64_t written_seq;  /* ... in batches up to this number */
+  uint64_t sync_seq;     /* last batch when the store's sync began */
+  struct place sync_end; /* the sync covers entries before it */
+  uint64_t seq;          /* sync the journal up to this batch */
 };
 
 static uint64_t
@@ -474,8 +474,7 @@ begin_flush_locked (struct txg_log *log, struct flush *f)
     if (!pending_is_empty (p))
       return append_locked (log, &f->end, p->records.len > 0, &f->seq);
     f->seq = last_seq_locked (log);
-    return log->told == f->seq ? 0
-      : append_empty_locked (log, &f->seq);
+    return log->told == f->seq ? 0 : append_empty_locked (log, &f->seq);
   }
   /* This flush does not cover entries added from here on. */
   log->pending.last_pointers = SIZE_MAX;

@@ -47,8 +47,7 @@
 struct txg_log;
 
 extern struct txg_log *txg_log_new (struct journal *journal,
-                                    struct store *store,
-                                    uint32_t sector_bytes);
+                                    struct store *store, uint32_t sector_bytes);
 extern void txg_log_free (struct txg_log *log);
 
 extern int txg_log_add_record (struct txg_log *log, const struct record *r,
@@ -70,8 +69,7 @@ extern int txg_log_flush (struct txg_log *log);
  * journal is full (the fold covers it).  Stores the position that the fold
  * covers.
  */
-extern int txg_log_cut (struct txg_log *log, uint64_t *seq,
-                        uint64_t *position);
+extern int txg_log_cut (struct txg_log *log, uint64_t *seq, uint64_t *position);
 /* The fold of that cut is durable.  True: it holds entries that no batch has,
  * because the journal had no room for them.
  */

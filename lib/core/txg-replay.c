@@ -27,11 +27,11 @@ struct replay {
   struct txg *t;
   struct replay_report *report;
   /* Addresses of records that a suspect batch names and that are missing. */
-  uint64_t *lost;               /* owned */
+  uint64_t *lost; /* owned */
   size_t nr_lost;
   bool sorted;
-  bool is_partial;              /* not every layer is known */
-  bool is_dropped;              /* the page cache was: reads of the store
+  bool is_partial; /* not every layer is known */
+  bool is_dropped; /* the page cache was: reads of the store
                                  * come from the disk */
 };
 
@@ -107,17 +107,16 @@ record_is_there (struct txg *t, const struct record *r)
   n = store_read_most (t->parts.store, r->ptr.addr, buf, r->ptr.psize);
   if (n == -1) {
     snprintf (why, sizeof why, "%s", nbdedup_error ());
-    return nbdedup_fail (EIO, "%s: recovery cannot tell whether this record "
+    return nbdedup_fail (EIO,
+                         "%s: recovery cannot tell whether this record "
                          "was ever written, and has changed nothing: try again",
                          why);
   }
-  return n == r->ptr.psize &&
-    XXH3_64bits (buf, r->ptr.psize) == r->ptr.cksum;
+  return n == r->ptr.psize && XXH3_64bits (buf, r->ptr.psize) == r->ptr.cksum;
 }
 
 static int
-replay_record (struct replay *rp, const struct journal_entry *e,
-               bool suspect)
+replay_record (struct replay *rp, const struct journal_entry *e, bool suspect)
 {
   struct txg *t = rp->t;
   const struct record *r = &e->record;
@@ -146,8 +145,9 @@ replay_record (struct replay *rp, const struct journal_entry *e,
    * records are lost may the map show sectors in use that are not.
    */
   if (!t->parts.readonly &&
-      space_claim (t->parts.space, &p, nr, t->state.features_compat &
-                   FEATURE_COMPAT_RECORDS_LOST) == -1)
+      space_claim (t->parts.space, &p, nr,
+                   t->state.features_compat & FEATURE_COMPAT_RECORDS_LOST) ==
+        -1)
     return -1;
   if (t->parts.readonly && (e->data == NULL || record_is_there (t, r) == 1))
     return 0;
@@ -157,12 +157,12 @@ replay_record (struct replay *rp, const struct journal_entry *e,
     if (buf == NULL)
       return nbdedup_fail (ENOMEM, "no memory for replay");
     memcpy (buf, e->data, r->ptr.psize);
-    if (store_write (t->parts.store, r->ptr.addr, buf,
-                     (size_t) nr * sector) == -1)
+    if (store_write (t->parts.store, r->ptr.addr, buf, (size_t) nr * sector) ==
+        -1)
       return -1;
   }
   return t->parts.readonly ? 0
-    : ddt_replay_record (t->parts.ddt, r, e->chunk_addr);
+                           : ddt_replay_record (t->parts.ddt, r, e->chunk_addr);
 }
 
 /* Is there a record at this address?  If it was in a damaged batch, the store
@@ -195,7 +195,7 @@ replay_pointers (struct replay *rp, const struct journal_entry *e,
     if (pointer_unpack (e->pointers + i * POINTER_LEN, layer->block_size,
                         &ptr) == -1)
       return -1;
-    if (is_lost (rp, ptr.addr)) {       /* that write never completed */
+    if (is_lost (rp, ptr.addr)) { /* that write never completed */
       if (note (&rp->report->dropped, layer->id, e->block + i, 1) == -1)
         return -1;
       continue;
@@ -264,9 +264,10 @@ replay_batch (void *opaque, uint64_t seq, enum journal_trust trust,
     if (layer == NULL && rp->is_partial)
       continue;
     if (layer == NULL)
-      return nbdedup_fail (EIO, "journal: batch %" PRIu64 " names layer %"
-                           PRIu64 ", which pool.db does not have", seq,
-                           e.layer);
+      return nbdedup_fail (EIO,
+                           "journal: batch %" PRIu64 " names layer %" PRIu64
+                           ", which pool.db does not have",
+                           seq, e.layer);
     r = replay_map (rp, &e, trust, layer);
     if (r == -1)
       return -1;
@@ -323,8 +324,8 @@ count_leaf (struct txg *t, struct meta_conn *c, const struct map_change *mc)
   unsigned nr;
   size_t len = 0;
 
-  if (meta_leaf_get (c, layer->branch, mc->leaf, layer->seq, buf,
-                     &len) == -1 || leaf_unpack (buf, len, &leaf) == -1)
+  if (meta_leaf_get (c, layer->branch, mc->leaf, layer->seq, buf, &len) == -1 ||
+      leaf_unpack (buf, len, &leaf) == -1)
     return -1;
   memset (below.state, MAP_HOLE, sizeof below.state);
   if (map_needs_below (mc, &leaf) &&
@@ -348,7 +349,7 @@ count_changes (struct txg *t)
   size_t nr, i;
   int r = 0;
 
-  assert (t->parts.readonly);   /* else a fold counts */
+  assert (t->parts.readonly); /* else a fold counts */
   map_cut (t->parts.map);
   if (map_get_changes (t->parts.map, &changes, &nr) == -1)
     return -1;
@@ -364,7 +365,9 @@ txg_replay_readonly (struct txg *t, bool is_partial)
 {
   struct replay_report report = { .batches = 0 };
   struct replay rp = {
-    .t = t, .report = &report, .is_partial = is_partial,
+    .t = t,
+    .report = &report,
+    .is_partial = is_partial,
   };
   int r;
 
@@ -388,8 +391,7 @@ txg_follow (struct txg *t, uint64_t *last)
     return 0;
   /* This replays the entries before the damage again, with the same result. */
   r = journal_follow (t->parts.journal, t->state.journal_position,
-                      t->state.folded, t->state.epoch, replay_batch, &rp,
-                      last);
+                      t->state.folded, t->state.epoch, replay_batch, &rp, last);
   free (report.dropped.p);
   free (report.lost.p);
   free (rp.lost);

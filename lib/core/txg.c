@@ -91,7 +91,7 @@ txg_new (const struct txg_parts *parts, const struct meta_state *state,
   t->parts = *parts;
   t->parts.merges = &t->merges;
   t->repairing = parts->repairing;
-  t->index_in_place = true;     /* not known before the first fold */
+  t->index_in_place = true; /* not known before the first fold */
   t->state = *state;
   t->budget = budget_bytes;
   t->new_bytes_max = UINT64_MAX;
@@ -138,24 +138,30 @@ txg_fail (struct txg *t)
     t->no_memory = true;
   /* While the pool is being opened or closed the caller gets the error. */
   if (!atomic_exchange (&t->failed, true) && t->has_thread && !t->stop)
-    nbdedup_log (NBDEDUP_LOG_ERROR, "the pool has stopped and writes nothing "
-                 "more: %s%s", nbdedup_error (),
-                 t->inconsistent ? ", once this server has stopped"
-                 : ": restart the server, or run the command again");
+    nbdedup_log (NBDEDUP_LOG_ERROR,
+                 "the pool has stopped and writes nothing "
+                 "more: %s%s",
+                 nbdedup_error (),
+                 t->inconsistent
+                   ? ", once this server has stopped"
+                   : ": restart the server, or run the command again");
 }
 
 int
 txg_check (struct txg *t)
 {
   if (t->failed && t->no_memory)
-    return nbdedup_fail (EIO, "the pool has stopped for lack of memory: "
+    return nbdedup_fail (EIO,
+                         "the pool has stopped for lack of memory: "
                          "restart the server, or run the command again");
   if (t->failed && t->inconsistent)
-    return nbdedup_fail (EIO, "the pool has stopped, because the tables of "
+    return nbdedup_fail (EIO,
+                         "the pool has stopped, because the tables of "
                          "pool.db are damaged or contradict each other: stop "
                          "the server, and run nbdedup check --repair");
   if (t->failed)
-    return nbdedup_fail (EIO, "the pool has stopped after a failed write to "
+    return nbdedup_fail (EIO,
+                         "the pool has stopped after a failed write to "
                          "its disk: restart the server, or run the command "
                          "again");
   return 0;
@@ -247,8 +253,7 @@ txg_throttle (struct txg *t)
 {
   size_t bytes = txg_pending_bytes (t);
 
-  if (bytes > t->budget / 2 || journal_is_half_full (t) ||
-      holds_much_space (t))
+  if (bytes > t->budget / 2 || journal_is_half_full (t) || holds_much_space (t))
     kick (t);
   pace (t, bytes);
   if (bytes <= t->budget)
@@ -298,7 +303,7 @@ txg_touch (struct txg *t)
 void
 txg_return (struct txg *t, uint64_t pages, const struct room_touched *touched)
 {
-  assert (touched->room == t->room);    /* by txg_touch */
+  assert (touched->room == t->room); /* by txg_touch */
   if (!t->index_in_place && !t->repairing)
     room_return (t->room, pages, touched);
 }
@@ -314,8 +319,7 @@ txg_leave (struct txg *t)
 }
 
 int
-txg_log_record (struct txg *t, const struct record *record,
-                uint64_t chunk_addr)
+txg_log_record (struct txg *t, const struct record *record, uint64_t chunk_addr)
 {
   t->new_bytes += record->ptr.psize;
   t->all_new_bytes += record->ptr.psize;
@@ -350,7 +354,7 @@ txg_set_pointer (struct txg *t, struct layer *layer, uint64_t block,
       room_touch_lost (touched, displaced);
   }
   if (r == -1)
-    txg_fail (t);           /* journal and memory differ now */
+    txg_fail (t); /* journal and memory differ now */
   return r == -1 ? -1 : 0;
 }
 
@@ -387,8 +391,8 @@ set_leaf_holes (struct txg *t, struct layer *layer, uint64_t block,
 }
 
 static int
-set_holes (struct txg *t, struct layer *layer, uint64_t block,
-           uint64_t count, struct room_touched *touched)
+set_holes (struct txg *t, struct layer *layer, uint64_t block, uint64_t count,
+           struct room_touched *touched)
 {
   unsigned n;
 
@@ -487,7 +491,7 @@ txg_flush (struct txg *t)
   if (t->parts.readonly)
     return 0;
   r = txg_log_flush (t->log);
-  if (r == 1)                   /* the journal is full: pool.db then */
+  if (r == 1) /* the journal is full: pool.db then */
     return txg_run (t, NULL, NULL, NULL);
   if (r == -1)
     txg_fail (t);
@@ -514,7 +518,7 @@ vacuum (struct txg *t)
     txg_keep_room (t);
     room_give_back (t->room);
   }
-  if (r != -1)                  /* a frozen reader ends soon */
+  if (r != -1) /* a frozen reader ends soon */
     return;
   /* Without room, or beside a damaged page, pool.db stays as it is. */
   t->vacuum_after_ms = now + VACUUM_RETRY_MS;
@@ -582,8 +586,7 @@ run (struct txg *t, uint64_t pages,
     q.event = thread_event;
   assert (pages == 0 || fn != NULL);
   if (t->parts.readonly)
-    return fn == NULL ? 0
-      : nbdedup_fail (EROFS, "the pool is open read-only");
+    return fn == NULL ? 0 : nbdedup_fail (EROFS, "the pool is open read-only");
   {
     WITH_LOCK (&t->lock);
     WITH_CONSISTENT (txg, t);
@@ -594,7 +597,7 @@ run (struct txg *t, uint64_t pages,
         lock_wait (&t->lock, &t->folded);
   }
   if (!q.finished)
-    txg_fold (t);               /* before txg_start: in this thread */
+    txg_fold (t); /* before txg_start: in this thread */
   assert (q.finished);
   if (q.result == -1)
     return nbdedup_fail (q.err, "%s", q.text);

@@ -52,12 +52,12 @@ struct txg_parts {
   struct map *map;
   struct ddt *ddt;
   struct quiesce *quiesce;
-  struct copies *copies;        /* of records */
-  struct moves *moves;          /* NULL: no records move */
-  struct notes *notes;          /* NULL: none */
-  struct events *events;        /* NULL: none */
-  struct index_merges *merges;  /* of the hash index; txg_new sets it */
-  uint64_t wal_max_bytes;       /* most to allocate to the WAL in advance */
+  struct copies *copies;       /* of records */
+  struct moves *moves;         /* NULL: no records move */
+  struct notes *notes;         /* NULL: none */
+  struct events *events;       /* NULL: none */
+  struct index_merges *merges; /* of the hash index; txg_new sets it */
+  uint64_t wal_max_bytes;      /* most to allocate to the WAL in advance */
   /* Leaves that one fold frees or moves in the background: bounds its length
    * and its memory.
    */
@@ -103,16 +103,16 @@ struct replay_range {
 };
 #define REPLAY_RANGES_MAX 1000
 struct replay_ranges {
-  uint64_t blocks;              /* in all */
-  struct replay_range *p;       /* owned; the first REPLAY_RANGES_MAX */
+  uint64_t blocks;        /* in all */
+  struct replay_range *p; /* owned; the first REPLAY_RANGES_MAX */
   size_t nr;
 };
 struct replay_report {
-  uint64_t batches, records, blocks;    /* blocks: pointers and holes */
-  uint64_t damaged;             /* batches replayed from their list */
-  struct replay_ranges dropped; /* never flushed: keep their old content */
-  struct replay_ranges lost;    /* by damage */
-  bool cut_short;               /* an incomplete batch follows */
+  uint64_t batches, records, blocks; /* blocks: pointers and holes */
+  uint64_t damaged;                  /* batches replayed from their list */
+  struct replay_ranges dropped;      /* never flushed: keep their old content */
+  struct replay_ranges lost;         /* by damage */
+  bool cut_short;                    /* an incomplete batch follows */
 };
 
 /* Apply what the journal holds beyond pool.db, if anything, and fold it, with
@@ -176,13 +176,12 @@ extern int txg_set_pointer (struct txg *txg, struct layer *layer,
                             uint64_t block, const struct pointer *ptr,
                             struct room_touched *touched);
 /* The same: set 'count' blocks to holes. */
-extern int txg_set_holes (struct txg *txg, struct layer *layer,
-                          uint64_t block, uint64_t count,
-                          struct room_touched *touched);
+extern int txg_set_holes (struct txg *txg, struct layer *layer, uint64_t block,
+                          uint64_t count, struct room_touched *touched);
 
 /* Inside a txg: mark the content of 'count' blocks as lost (MAP_LOST). */
-extern int txg_set_lost (struct txg *txg, struct layer *layer,
-                         uint64_t block, uint64_t count);
+extern int txg_set_lost (struct txg *txg, struct layer *layer, uint64_t block,
+                         uint64_t count);
 
 /* Make everything installed before the call durable. */
 extern int txg_flush (struct txg *txg);
@@ -195,10 +194,10 @@ extern int txg_flush (struct txg *txg);
  *
  * 'state' is the row to be stored: 'fn' may take ids from it.
  */
-extern int txg_run (struct txg *txg,
-                    int (*fn) (void *arg, struct meta_conn *c,
-                               struct meta_state *state),
-                    void (*done) (void *arg), void *arg);
+extern int
+txg_run (struct txg *txg,
+         int (*fn) (void *arg, struct meta_conn *c, struct meta_state *state),
+         void (*done) (void *arg), void *arg);
 
 /* The same for an 'fn' that changes more than ROOM_FOLD_PAGES / 2 pages, or
  * adds rows.  If there is no room it fails with ENOSPC and changes nothing.
@@ -212,9 +211,9 @@ extern int txg_run_large (struct txg *txg, uint64_t pages,
  * a command.
  */
 struct txg_event {
-  const char *text;             /* not owned; NULL: none.  The command's 'fn'
+  const char *text; /* not owned; NULL: none.  The command's 'fn'
                                  * may set it */
-  bool taken;                   /* by a transaction that is durable now */
+  bool taken;       /* by a transaction that is durable now */
 };
 /* The next successful transaction of txg_run, or txg_replay, with an 'fn', in
  * this thread, takes 'event'.  It must stay valid until the call with NULL.
@@ -249,9 +248,9 @@ extern void txg_set_repairing (struct txg *txg, bool repairing);
 
 /* For figures; waits for no fold. */
 struct txg_load {
-  uint64_t folds, fold_ms;      /* since it was opened; how long they took */
-  uint64_t merge_entries;       /* of the hash index, left to merge */
-  uint64_t pending_bytes;       /* memory of the open and the folding txg */
+  uint64_t folds, fold_ms; /* since it was opened; how long they took */
+  uint64_t merge_entries;  /* of the hash index, left to merge */
+  uint64_t pending_bytes;  /* memory of the open and the folding txg */
   uint64_t pending_max_bytes;
 };
 extern void txg_get_load (struct txg *txg, struct txg_load *load);

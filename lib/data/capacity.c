@@ -45,12 +45,12 @@
 struct looking {
   struct nbdedup_pool *pool;
   struct space *space;
-  struct space *scratch;        /* owned; 'space' of a read-only pool */
+  struct space *scratch; /* owned; 'space' of a read-only pool */
   struct store_fs records, files;
   struct space_info info;
   struct room_pages pages;
-  uint64_t accepted;            /* blocks that are not folded */
-  double dedup, compress;       /* ratios of the existing data; 1 if none */
+  uint64_t accepted;      /* blocks that are not folded */
+  double dedup, compress; /* ratios of the existing data; 1 if none */
   uint32_t block_sizes[BLOCK_SIZES_MAX];
   unsigned nr_block_sizes;
 };
@@ -121,9 +121,11 @@ static double
 used_percent (const struct looking *l)
 {
   uint64_t spare = l->records.free_bytes + l->info.free_bytes;
-  double p, most = percent (l->records.total_bytes > spare
-                            ? l->records.total_bytes - spare : 0,
-                            l->records.total_bytes);
+  double p,
+    most = percent (l->records.total_bytes > spare
+                      ? l->records.total_bytes - spare
+                      : 0,
+                    l->records.total_bytes);
 
   if (l->files.dev != l->records.dev) {
     p = percent (l->files.total_bytes - l->files.free_bytes,
@@ -144,8 +146,8 @@ limit_bytes (const struct looking *l)
   const uint64_t limit = l->info.used_bytes + l->info.free_bytes +
     l->records.free_bytes;
 
-  return l->info.max_bytes > 0 && l->info.max_bytes < limit
-    ? l->info.max_bytes : limit;
+  return l->info.max_bytes > 0 && l->info.max_bytes < limit ? l->info.max_bytes
+                                                            : limit;
 }
 
 static int
@@ -162,10 +164,13 @@ look (struct looking *l, struct capacity *cap)
       look_at_files (pool, &l->files) == -1)
     return -1;
   *cap = (struct capacity) {
-    .used_bytes = l->info.used_bytes, .max_bytes = l->info.max_bytes,
-    .free_bytes = l->records.free_bytes, .limit_bytes = limit_bytes (l),
+    .used_bytes = l->info.used_bytes,
+    .max_bytes = l->info.max_bytes,
+    .free_bytes = l->records.free_bytes,
+    .limit_bytes = limit_bytes (l),
     .metadata_free_bytes = l->files.free_bytes,
-    .nr_damaged = l->info.nr_damaged, .used_percent = used_percent (l),
+    .nr_damaged = l->info.nr_damaged,
+    .used_percent = used_percent (l),
   };
   return 0;
 }
@@ -199,8 +204,7 @@ fits (const struct looking *l, uint64_t segments, uint64_t metadata)
   if (l->files.dev == l->records.dev)
     return segments <= records / SEGMENT_BYTES &&
       metadata <= records - segments * SEGMENT_BYTES;
-  return segments <= records / SEGMENT_BYTES &&
-    metadata <= l->files.free_bytes;
+  return segments <= records / SEGMENT_BYTES && metadata <= l->files.free_bytes;
 }
 
 static bool
@@ -209,7 +213,8 @@ fits_at_worst (const struct looking *l, uint32_t block_size, uint64_t nr)
   uint64_t pages = room_missing (&l->pages, l->accepted + nr,
                                  l->pool->copies.nr > 1 ? COPIES_MAX : 1);
   uint64_t journal = l->pool->journal && nr > 1
-    ? journal_may_grow (l->pool->journal) : 0;
+    ? journal_may_grow (l->pool->journal)
+    : 0;
 
   return fits (l, space_segments_for (l->space, block_size, nr),
                OVERHEAD (add_capped (pages * PAGE_BYTES, journal)));
@@ -219,15 +224,15 @@ static bool
 fits_likely (const struct looking *l, uint32_t block_size, uint64_t nr)
 {
   double bytes = (double) nr * block_size / (l->dedup * l->compress);
-  double metadata = (double) nr *
-    (LEAF_BYTES + RECORD_BYTES / l->dedup);
+  double metadata = (double) nr * (LEAF_BYTES + RECORD_BYTES / l->dedup);
   double spare = (double) l->info.free_bytes;
   uint64_t segments = bytes > spare
-    ? (uint64_t) ((bytes - spare) / SEGMENT_BYTES) + 1 : 0;
+    ? (uint64_t) ((bytes - spare) / SEGMENT_BYTES) + 1
+    : 0;
 
   if (l->info.max_bytes > 0 &&
       bytes + (double) (l->info.used_bytes + l->info.reserved_bytes) >
-      (double) l->info.max_bytes)
+        (double) l->info.max_bytes)
     return false;
   return fits (l, segments, OVERHEAD ((uint64_t) metadata));
 }
@@ -289,9 +294,11 @@ look_at_volumes (struct looking *l)
     }
   }
   if (l->nr_block_sizes == 0)
-    note_block_size (l, pool_property_get (pool, "block-size", &value) == 0 &&
-                     nbdedup_parse_size (value, &bytes) == 0
-                     ? (uint32_t) bytes : BLOCK_SIZE_MIN);
+    note_block_size (l,
+                     pool_property_get (pool, "block-size", &value) == 0 &&
+                         nbdedup_parse_size (value, &bytes) == 0
+                       ? (uint32_t) bytes
+                       : BLOCK_SIZE_MIN);
   txg_get_state (pool->txg, &s);
   bytes = (s.stored_sectors - s.copy_sectors) * s.sector_bytes;
   l->dedup = l->compress = 1;
@@ -329,7 +336,7 @@ capacity_get (struct nbdedup_pool *pool, struct capacity *cap)
         likely = min;
       cap->min_bytes = min < cap->min_bytes ? min : cap->min_bytes;
       cap->likely_bytes = likely < cap->likely_bytes ? likely
-        : cap->likely_bytes;
+                                                     : cap->likely_bytes;
     }
     assert (cap->min_bytes <= cap->likely_bytes);
   }

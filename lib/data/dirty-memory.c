@@ -8,8 +8,8 @@
 #include "base/invariant.h"
 #include "data/dirty-memory.h"
 
-#define NR_SIZES (sizeof ((struct dirty_memory *) 0)->spare /   \
-                  sizeof (struct version_list))
+#define NR_SIZES                                                               \
+  (sizeof ((struct dirty_memory *) 0)->spare / sizeof (struct version_list))
 
 /* True whenever the lock is not held:
  *

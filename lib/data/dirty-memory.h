@@ -18,29 +18,29 @@
 
 /* One content of a block (writeback-int.h has the rules). */
 struct version {
-  SLIST_ENTRY (version) link;   /* of spare or dropped ones */
-  uint8_t *data;                /* owned */
+  SLIST_ENTRY (version) link; /* of spare or dropped ones */
+  uint8_t *data;              /* owned */
 
   /* Under the lock of the volume's dirty blocks. */
   uint64_t seq;
-  unsigned nr_readers;          /* threads that copy from it, without locks */
-  bool filling;                 /* a thread changes it, without locks */
-  bool dropped;                 /* not in the table: the last reader puts it */
+  unsigned nr_readers; /* threads that copy from it, without locks */
+  bool filling;        /* a thread changes it, without locks */
+  bool dropped;        /* not in the table: the last reader puts it */
 };
 
 SLIST_HEAD (version_list, version);
 
 struct dirty_memory {
-  uint64_t max;                 /* constant */
+  uint64_t max; /* constant */
 
-  struct lock lock;             /* protects everything below; innermost, held
+  struct lock lock;       /* protects everything below; innermost, held
                                  * for a few instructions */
-  pthread_cond_t room;          /* 'bytes' decreased */
-  _Atomic uint64_t bytes;       /* of all versions; read without the lock */
+  pthread_cond_t room;    /* 'bytes' decreased */
+  _Atomic uint64_t bytes; /* of all versions; read without the lock */
   uint64_t spare_bytes;
-  struct version_list spare[21];        /* by size */
+  struct version_list spare[21]; /* by size */
   size_t nr_spare;
-  size_t changes;               /* for invariant_is_due */
+  size_t changes; /* for invariant_is_due */
 };
 
 extern void dirty_memory_init (struct dirty_memory *m, uint64_t max);
@@ -55,13 +55,13 @@ extern bool dirty_memory_try_get (struct dirty_memory *m, uint32_t size,
 /* Wait, for at most 'ms' milliseconds, until there may be room for a version,
  * or dirty_memory_wake.
  */
-extern void dirty_memory_wait (struct dirty_memory *m, uint32_t size,
-                               uint64_t ms);
+extern void
+dirty_memory_wait (struct dirty_memory *m, uint32_t size, uint64_t ms);
 extern void dirty_memory_wake (struct dirty_memory *m);
 
 /* Give back versions of 'size' bytes each; the list is empty then. */
-extern void dirty_memory_put (struct dirty_memory *m,
-                              struct version_list *list, uint32_t size);
+extern void dirty_memory_put (struct dirty_memory *m, struct version_list *list,
+                              uint32_t size);
 
 extern void version_free (struct version *version);
 

@@ -41,13 +41,13 @@ extern uint64_t io_bucket_ns (unsigned bucket);
 /* Of the requests that succeeded, but for 'errors'. */
 struct io_op_counters {
   _Atomic uint64_t bytes;
-  _Atomic uint64_t ns;          /* how long they took, in all */
+  _Atomic uint64_t ns; /* how long they took, in all */
   _Atomic uint64_t buckets[IO_BUCKETS];
-  _Atomic uint64_t errors;      /* requests that failed */
+  _Atomic uint64_t errors; /* requests that failed */
 };
 
 struct io_counters {
-  _Atomic uint64_t begun;       /* requests, also those that run */
+  _Atomic uint64_t begun; /* requests, also those that run */
   /* Blocks that reads found in memory (dirty, or in the record cache), and
    * those that they had to get from "records".  Holes are neither.
    */
@@ -70,7 +70,7 @@ io_counted (const _Atomic uint64_t *counter)
 static inline unsigned
 io_bucket_of (uint64_t ns)
 {
-  const uint64_t us = ns == 0 ? 0 : (ns - 1) / 1000;    /* rounded up, less 1 */
+  const uint64_t us = ns == 0 ? 0 : (ns - 1) / 1000; /* rounded up, less 1 */
   const unsigned bits = us == 0 ? 0 : 64 - (unsigned) __builtin_clzll (us);
 
   return bits < IO_BUCKETS - 1 ? bits : IO_BUCKETS - 1;
@@ -108,8 +108,8 @@ io_end (struct io_counters *c, enum io_op op, uint64_t bytes, uint64_t began,
 extern struct io_counters *io_counters_new (void);
 
 /* Add 'from', whose requests need not have ended. */
-extern void io_counters_add (struct io_counters *to,
-                             const struct io_counters *from);
+extern void
+io_counters_add (struct io_counters *to, const struct io_counters *from);
 
 extern uint64_t io_op_requests (const struct io_op_counters *o);
 
@@ -118,9 +118,9 @@ extern uint64_t io_in_flight (const struct io_counters *c);
 
 /* What the workers made of a volume's blocks. */
 struct dedup_counters {
-  _Atomic uint64_t hits;        /* the content was there already */
-  _Atomic uint64_t misses;      /* it was stored */
-  _Atomic uint64_t zeroes;      /* it became a hole */
+  _Atomic uint64_t hits;         /* the content was there already */
+  _Atomic uint64_t misses;       /* it was stored */
+  _Atomic uint64_t zeroes;       /* it became a hole */
   _Atomic uint64_t stored_bytes; /* sectors that the misses took */
 };
 

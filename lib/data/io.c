@@ -42,8 +42,7 @@ refuse (struct volume *v, int err, const char *why)
 static int
 check_gone (struct volume *v)
 {
-  return v->gone ? refuse (v, ESHUTDOWN, "was destroyed or rolled back")
-    : 0;
+  return v->gone ? refuse (v, ESHUTDOWN, "was destroyed or rolled back") : 0;
 }
 
 static int
@@ -61,8 +60,10 @@ check_request (struct nbdedup_volume *h, uint64_t len, uint64_t offset,
   if (mutates && h->readonly)
     return refuse (v, EROFS, "is read-only");
   if (offset > h->size || len > h->size - offset) {
-    snprintf (why, sizeof why, "has %" PRIu64 " bytes: %" PRIu64 "+%" PRIu64 " "
-              "is past its end", h->size, offset, len);
+    snprintf (why, sizeof why,
+              "has %" PRIu64 " bytes: %" PRIu64 "+%" PRIu64 " "
+              "is past its end",
+              h->size, offset, len);
     return refuse (v, EINVAL, why);
   }
   return 0;
@@ -128,15 +129,15 @@ read_leaf (struct nbdedup_volume *h, uint64_t block, unsigned nr, uint8_t *buf,
       return read_lost (block + i);
     else if (states[i] != MAP_POINTER)
       memset (buf, 0, n);
-    else if (read_of_block (v, block + i, &ptrs[i], buf, offset, n,
-                            &cached) == -1)
+    else if (read_of_block (v, block + i, &ptrs[i], buf, offset, n, &cached) ==
+             -1)
       return -1;
     else if (cached)
       nr_hits++;
     else
       nr_misses++;
   }
-  assert (len == 0);            /* the blocks cover the request */
+  assert (len == 0); /* the blocks cover the request */
   if (nr_hits > 0)
     io_count (&h->io->cache_hits, nr_hits);
   if (nr_misses > 0)
@@ -197,8 +198,7 @@ write_block (struct nbdedup_pool *pool, struct volume *v, uint64_t block,
 
   assert (len > 0 && offset < v->block_size && len <= v->block_size - offset);
   /* A full pool still accepts holes, which need no room. */
-  if (r == -1 && errno == ENOSPC && len == v->block_size &&
-      is_zero (buf, len))
+  if (r == -1 && errno == ENOSPC && len == v->block_size && is_zero (buf, len))
     return writeback_holes (pool->writeback, v, block, 1);
   return r;
 }
@@ -439,8 +439,8 @@ flush_range (struct nbdedup_volume *h, uint64_t len, uint64_t offset)
     return 0;
   first = offset / v->block_size;
   last = (offset + len - 1) / v->block_size;
-  if (writeback_drain_range (v->pool->writeback, v, first,
-                             last - first + 1) == -1 ||
+  if (writeback_drain_range (v->pool->writeback, v, first, last - first + 1) ==
+        -1 ||
       check_gone (v) == -1)
     return -1;
   return txg_flush (v->pool->txg);
@@ -461,10 +461,10 @@ nbdedup_volume_flush_range (struct nbdedup_volume *h, uint64_t len,
 
 struct extents {
   struct volume *volume;
-  uint64_t start, end;          /* of the request */
+  uint64_t start, end; /* of the request */
   int (*fn) (void *opaque, uint64_t offset, uint64_t len, bool hole);
   void *opaque;
-  uint64_t offset, len;         /* not yet reported */
+  uint64_t offset, len; /* not yet reported */
   bool hole;
   bool saw_data;
 };
@@ -481,7 +481,7 @@ add_blocks (struct extents *e, uint64_t block, uint64_t nr, bool hole)
     from = e->start;
   if (to > e->end)
     to = e->end;
-  assert (from < to);           /* it is a part of the request */
+  assert (from < to); /* it is a part of the request */
   if (e->len > 0 && e->hole != hole) {
     r = e->fn (e->opaque, e->offset, e->len, e->hole);
     e->len = 0;
@@ -490,7 +490,7 @@ add_blocks (struct extents *e, uint64_t block, uint64_t nr, bool hole)
     e->offset = from;
     e->hole = hole;
   }
-  assert (e->offset + e->len == from);          /* no gap, no overlap */
+  assert (e->offset + e->len == from); /* no gap, no overlap */
   e->len += to - from;
   e->saw_data |= !hole;
   return r;
@@ -512,8 +512,7 @@ add_leaf (struct extents *e, uint64_t block, unsigned nr)
   r = map_get (pool->map, v->layer, block, nr, states, ptrs);
   quiesce_leave (&pool->quiesce, ticket);
   for (i = 0; i < nr && r == 0; ++i)
-    r = add_blocks (e, block + i, 1,
-                    !(here >> i & 1) && states[i] == MAP_HOLE);
+    r = add_blocks (e, block + i, 1, !(here >> i & 1) && states[i] == MAP_HOLE);
   return r;
 }
 
@@ -541,14 +540,17 @@ add_next (struct extents *e, uint64_t *block, uint64_t last)
 }
 
 int
-nbdedup_volume_extents (struct nbdedup_volume *h, uint64_t len,
-                        uint64_t offset,
-                        int (*fn) (void *opaque, uint64_t offset,
-                                   uint64_t len, bool hole), void *opaque)
+nbdedup_volume_extents (struct nbdedup_volume *h, uint64_t len, uint64_t offset,
+                        int (*fn) (void *opaque, uint64_t offset, uint64_t len,
+                                   bool hole),
+                        void *opaque)
 {
   struct volume *v = h->volume;
   struct extents e = {
-    .volume = v, .start = offset, .end = offset + len, .fn = fn,
+    .volume = v,
+    .start = offset,
+    .end = offset + len,
+    .fn = fn,
     .opaque = opaque,
   };
   uint64_t block = offset / v->block_size;
@@ -567,8 +569,7 @@ nbdedup_volume_extents (struct nbdedup_volume *h, uint64_t len,
 }
 
 int
-nbdedup_volume_cache (struct nbdedup_volume *h, uint64_t len,
-                      uint64_t offset)
+nbdedup_volume_cache (struct nbdedup_volume *h, uint64_t len, uint64_t offset)
 {
   struct volume *v = h->volume;
   struct nbdedup_pool *pool = v->pool;

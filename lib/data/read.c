@@ -27,8 +27,8 @@
  */
 struct reader {
   struct reader *next;
-  struct codec_ctx *codec;      /* owned */
-  uint8_t *raw, *block;         /* owned; 'size' bytes each */
+  struct codec_ctx *codec; /* owned */
+  uint8_t *raw, *block;    /* owned; 'size' bytes each */
   uint32_t size;
 };
 
@@ -112,13 +112,15 @@ read_stored (struct nbdedup_pool *pool, const struct pointer *ptr,
   uint64_t cksum;
 
   assert (r != NULL || ptr->codec == CODEC_NONE);
-  assert (ptr->psize <= lsize);         /* so the buffers are large enough */
+  assert (ptr->psize <= lsize); /* so the buffers are large enough */
   if (store_read (pool->store, ptr->addr, raw, ptr->psize) == -1)
     return -1;
   cksum = XXH3_64bits (raw, ptr->psize);
   if (cksum != ptr->cksum)
-    return nbdedup_fail (EIO, "records: the record at sector %" PRIu64
-                         " is damaged: its checksum is wrong", ptr->addr);
+    return nbdedup_fail (EIO,
+                         "records: the record at sector %" PRIu64
+                         " is damaged: its checksum is wrong",
+                         ptr->addr);
   if (ptr->codec == CODEC_NONE)
     return 0;
   return codec_decompress (r->codec, ptr->codec, raw, ptr->psize, out, lsize);
@@ -150,15 +152,16 @@ note_copy (struct nbdedup_pool *pool, uint64_t addr)
                  event_new ("damage", "{s:s, s:I, s:b}", "found", "read",
                             "sector", (json_int_t) addr, "copy_answered", 1),
                  "the record at sector %" PRIu64 " is damaged: its copy "
-                 "answered the read; run nbdedup scrub to repair it", addr);
+                 "answered the read; run nbdedup scrub to repair it",
+                 addr);
 }
 
 /* The record is damaged: read a copy.  0, or -1 with the error of the record
  * itself.
  */
 static int
-read_copy (struct nbdedup_pool *pool, const struct pointer *ptr,
-           uint32_t lsize, struct reader *r, uint8_t *out)
+read_copy (struct nbdedup_pool *pool, const struct pointer *ptr, uint32_t lsize,
+           struct reader *r, uint8_t *out)
 {
   uint64_t copies[COPIES_BESIDE];
   struct pointer copy = *ptr;
@@ -174,8 +177,10 @@ read_copy (struct nbdedup_pool *pool, const struct pointer *ptr,
       return 0;
     }
   }
-  return nbdedup_fail (EIO, "%s: run nbdedup scrub to list the affected "
-                       "volumes", text);
+  return nbdedup_fail (EIO,
+                       "%s: run nbdedup scrub to list the affected "
+                       "volumes",
+                       text);
 }
 
 /* Not for bytes that go to the caller's buffer as they are stored. */
@@ -224,8 +229,7 @@ get_record (struct nbdedup_pool *pool, const struct pointer *ptr,
 
 int
 read_record (struct nbdedup_pool *pool, const struct pointer *ptr,
-             uint32_t lsize, void *buf, size_t offset, size_t len,
-             bool *cached)
+             uint32_t lsize, void *buf, size_t offset, size_t len, bool *cached)
 {
   return get_record (pool, ptr, lsize, buf, offset, len, true, cached);
 }
@@ -238,8 +242,7 @@ read_record_once (struct nbdedup_pool *pool, const struct pointer *ptr,
 }
 
 int
-read_warm (struct nbdedup_pool *pool, const struct pointer *ptr,
-           uint32_t lsize)
+read_warm (struct nbdedup_pool *pool, const struct pointer *ptr, uint32_t lsize)
 {
   struct reader *r = reader_get (pool, lsize);
   int ret;
@@ -248,8 +251,8 @@ read_warm (struct nbdedup_pool *pool, const struct pointer *ptr,
     return -1;
   ret = read_stored (pool, ptr, lsize, r, r->block);
   if (ret == 0)
-    ret = record_cache_put_cold (pool->records, ptr->addr, ptr->cksum,
-                                 r->block, lsize);
+    ret = record_cache_put_cold (pool->records, ptr->addr, ptr->cksum, r->block,
+                                 lsize);
   reader_put (pool, r);
   return ret;
 }
@@ -257,9 +260,11 @@ read_warm (struct nbdedup_pool *pool, const struct pointer *ptr,
 int
 read_lost (uint64_t block)
 {
-  return nbdedup_fail (EIO, "block %" PRIu64 " is lost to damage in the pool: "
+  return nbdedup_fail (EIO,
+                       "block %" PRIu64 " is lost to damage in the pool: "
                        "reads fail until a client writes or zeroes the whole "
-                       "block", block);
+                       "block",
+                       block);
 }
 
 /* A block cannot be read: tell that once.  A command prints the error itself.
@@ -270,9 +275,8 @@ note_damage (struct volume *v, uint64_t block)
 {
   struct events *e = v->pool->events;
   char name[VOLUME_FULL_NAME_MAX], what[1100];
-  const struct damage_place place = {
-    name, block * v->block_size, v->block_size
-  };
+  const struct damage_place place = { name, block * v->block_size,
+                                      v->block_size };
   const int err = errno;
 
   if (events_is_new_place (e, v->id, block)) {
@@ -281,8 +285,9 @@ note_damage (struct volume *v, uint64_t block)
       WITH_LOCK (&v->pool->volumes->lock);
       volume_full_name (v, name);
     }
-    damage_tell (e, &place, "read", what, events_has_thread (e)
-                 ? DAMAGE_LOG | DAMAGE_KEEP : DAMAGE_KEEP);
+    damage_tell (e, &place, "read", what,
+                 events_has_thread (e) ? DAMAGE_LOG | DAMAGE_KEEP
+                                       : DAMAGE_KEEP);
   }
   errno = err;
 }

@@ -23,7 +23,7 @@ verifier_init (struct verifier *v, struct nbdedup_pool *pool)
   *v = (struct verifier) { .pool = pool };
   v->hasher = hasher_new (pool->hash, &pool->hash_key);
   if (v->hasher == NULL && errno != ENOMEM)
-    return -1;                  /* for example the key is lost */
+    return -1; /* for example the key is lost */
   v->codec = codec_ctx_new ();
   v->raw = malloc (BLOCK_SIZE_MAX);
   v->block = malloc (BLOCK_SIZE_MAX);
@@ -99,7 +99,7 @@ compress_as_it_was (struct verifier *v, const struct record *r,
     if (n == r->ptr.psize && XXH3_64bits (v->out, n) == r->ptr.cksum)
       return true;
     if (c.codec != CODEC_ZSTD)
-      break;                    /* it has no levels */
+      break; /* it has no levels */
   }
   return false;
 }
@@ -114,8 +114,8 @@ write_stored (struct verifier *v, const struct record *r, uint8_t *stored)
   assert (stored == v->raw || stored == v->out);
   assert (bytes >= r->ptr.psize && bytes <= BLOCK_SIZE_MAX);
   memset (stored + r->ptr.psize, 0, bytes - r->ptr.psize);
-  return store_write (v->pool->store, r->ptr.addr, stored, bytes) == -1
-    ? -1 : 1;
+  return store_write (v->pool->store, r->ptr.addr, stored, bytes) == -1 ? -1
+                                                                        : 1;
 }
 
 int
@@ -147,8 +147,8 @@ verify_write_from (struct verifier *v, const struct record *r,
 int
 verify_write_cached (struct verifier *v, const struct record *r)
 {
-  if (!record_cache_get (v->pool->records, r->ptr.addr, r->ptr.cksum,
-                         v->block, 0, r->lsize))
+  if (!record_cache_get (v->pool->records, r->ptr.addr, r->ptr.cksum, v->block,
+                         0, r->lsize))
     return 0;
   return verify_write_again (v, r, v->block, r->lsize);
 }

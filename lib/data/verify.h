@@ -30,10 +30,10 @@
 struct nbdedup_pool;
 
 struct verifier {
-  struct nbdedup_pool *pool;    /* not owned */
-  struct hasher *hasher;        /* owned */
-  struct codec_ctx *codec;      /* owned */
-  uint8_t *raw, *block, *out;   /* owned; BLOCK_SIZE_MAX each */
+  struct nbdedup_pool *pool;  /* not owned */
+  struct hasher *hasher;      /* owned */
+  struct codec_ctx *codec;    /* owned */
+  uint8_t *raw, *block, *out; /* owned; BLOCK_SIZE_MAX each */
 };
 
 /* ENOMEM; EIO: the key of the pool's hash is lost. */

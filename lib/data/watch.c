@@ -50,10 +50,9 @@ watch_free (struct watch *w)
 static json_t *
 used_event (const char *name, const struct capacity *cap, unsigned full_warn)
 {
-  return event_new (name, "{s:f, s:I, s:i}", "used_percent",
-                    cap->used_percent, "used_bytes",
-                    (json_int_t) cap->used_bytes,
-                    "full_warn", (int) full_warn);
+  return event_new (name, "{s:f, s:I, s:i}", "used_percent", cap->used_percent,
+                    "used_bytes", (json_int_t) cap->used_bytes, "full_warn",
+                    (int) full_warn);
 }
 
 /* Events to log when no lock is held. */
@@ -114,12 +113,15 @@ watch_look (struct nbdedup_pool *pool, bool now)
   }
   if (events.over)
     events_post (pool->events, NBDEDUP_LOG_WARNING,
-                 used_event ("nearly-full", &cap, w->full_warn), "%.0f %% of "
+                 used_event ("nearly-full", &cap, w->full_warn),
+                 "%.0f %% of "
                  "the space is used, more than full-warn (%u %%): free or add "
-                 "space", cap.used_percent, w->full_warn);
+                 "space",
+                 cap.used_percent, w->full_warn);
   if (events.below)
     events_post (pool->events, NBDEDUP_LOG_INFO,
-                 used_event ("below-full-warn", &cap, w->full_warn), "%.0f %% "
+                 used_event ("below-full-warn", &cap, w->full_warn),
+                 "%.0f %% "
                  "of the space is used, less than full-warn (%u %%) again",
                  cap.used_percent, w->full_warn);
   if (events.room) {
@@ -138,7 +140,6 @@ watch_refused (struct nbdedup_pool *pool)
     events_post (pool->events, NBDEDUP_LOG_WARNING,
                  event_new ("full", "{s:o}", "error",
                             event_text (nbdedup_error ())),
-                 "the pool is full and refuses new data: %s",
-                 nbdedup_error ());
+                 "the pool is full and refuses new data: %s", nbdedup_error ());
   errno = err;
 }

@@ -21,13 +21,13 @@
 struct nbdedup_pool;
 
 struct watch {
-  atomic_bool on;               /* a server: events go to the log */
-  atomic_uint full_warn;        /* per cent */
-  atomic_bool full;             /* new data was refused, and there has not
+  atomic_bool on;        /* a server: events go to the log */
+  atomic_uint full_warn; /* per cent */
+  atomic_bool full;      /* new data was refused, and there has not
                                  * been room since */
-  struct lock lock;             /* protects the rest; taken before all locks
+  struct lock lock;      /* protects the rest; taken before all locks
                                  * that capacity.c takes */
-  uint64_t last_ms;             /* time of the last check */
+  uint64_t last_ms;      /* time of the last check */
   bool warned;
 };
 

@@ -45,18 +45,18 @@ struct item {
   enum outcome outcome;
   struct digest digest;
   struct pointer ptr;
-  struct record record;         /* NEW */
-  unsigned same_as;             /* SAME_AS_NEW: index of the NEW one */
-  const uint8_t *stored;        /* NEW: where it was staged */
+  struct record record;  /* NEW */
+  unsigned same_as;      /* SAME_AS_NEW: index of the NEW one */
+  const uint8_t *stored; /* NEW: where it was staged */
 };
 
 struct worker {
   struct writeback *wb;
   struct nbdedup_pool *pool;
-  struct hasher *hasher;        /* owned */
-  struct codec_ctx *codec;      /* owned */
-  uint8_t *staging;             /* owned; records of one batch, in order */
-  uint8_t *compare;             /* owned; verify: the record on disk */
+  struct hasher *hasher;   /* owned */
+  struct codec_ctx *codec; /* owned */
+  uint8_t *staging;        /* owned; records of one batch, in order */
+  uint8_t *compare;        /* owned; verify: the record on disk */
   struct item items[BATCH_BLOCKS];
 };
 
@@ -216,8 +216,9 @@ stage (struct worker *w, const struct dirty_batch *b, unsigned i, uint8_t *out)
   uint32_t nr;
   int codec;
 
-  it->record.ptr.psize = (uint32_t)
-    codec_store (w->codec, &b->compression, sector, buf, size, out, &codec);
+  it->record.ptr.psize = (uint32_t) codec_store (w->codec, &b->compression,
+                                                 sector, buf, size, out,
+                                                 &codec);
   it->record.ptr.codec = (uint8_t) codec;
   nr = sectors_of (it->record.ptr.psize, sector);
   assert (nr > 0 && it->record.ptr.psize <= size);
@@ -245,8 +246,8 @@ write_runs (struct worker *w, unsigned nr, const uint32_t *nr_sectors,
     run = 0;
     for (j = i; j < nr && place[j].addr == place[i].addr + run; ++j)
       run += nr_sectors[j];
-    if (store_write (w->pool->store, place[i].addr, p,
-                     (size_t) run * sector) == -1)
+    if (store_write (w->pool->store, place[i].addr, p, (size_t) run * sector) ==
+        -1)
       return -1;
     p += (size_t) run * sector;
   }
@@ -283,8 +284,8 @@ store_new (struct worker *w, const struct dirty_batch *b)
     it->record.ptr.addr = place[i].addr;
     it->record.slot = place[i].slot;
     if (txg_log_record (pool->txg, &it->record, place[i].chunk_addr) == -1 ||
-        ddt_insert (pool->ddt, &it->record, place[i].chunk_addr,
-                    &it->ptr) == -1)
+        ddt_insert (pool->ddt, &it->record, place[i].chunk_addr, &it->ptr) ==
+          -1)
       return -1;
   }
   return 0;
@@ -457,7 +458,9 @@ write_worker (void *worker)
   struct dirty_batch b;
 
   waiting_set (&(struct waiting) {
-    worker_waits, worker_has_waited, w->wb,
+    worker_waits,
+    worker_has_waited,
+    w->wb,
   });
   while (writeback_take (w->wb, &b)) {
     write_batch (w, &b);

@@ -121,8 +121,8 @@ dirty_blocks_assert_consistent_locked (struct dirty_blocks *db)
 {
   assert_held (&db->lock);
   assert (db->nr == db->table.nr_entries);
-  assert (db->nr > 0 || (TAILQ_EMPTY (&db->open_list) &&
-                         TAILQ_EMPTY (&db->inflight_list)));
+  assert (db->nr > 0 ||
+          (TAILQ_EMPTY (&db->open_list) && TAILQ_EMPTY (&db->inflight_list)));
   assert (TAILQ_EMPTY (&db->open_list) ==
           (TAILQ_EMPTY (&db->queue) && TAILQ_EMPTY (&db->urgent)));
   if (invariant_is_due (&db->changes,

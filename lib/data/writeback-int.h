@@ -35,15 +35,15 @@
 
 /* All under the volume's lock. */
 struct dirty {
-  struct hashtable_link link;   /* in the volume's table */
-  TAILQ_ENTRY (dirty) queue;    /* in the volume's queue or urgent, if open */
-  TAILQ_ENTRY (dirty) vlink;    /* in the volume's open_list */
-  TAILQ_ENTRY (dirty) flink;    /* in the volume's inflight_list */
+  struct hashtable_link link; /* in the volume's table */
+  TAILQ_ENTRY (dirty) queue;  /* in the volume's queue or urgent, if open */
+  TAILQ_ENTRY (dirty) vlink;  /* in the volume's open_list */
+  TAILQ_ENTRY (dirty) flink;  /* in the volume's inflight_list */
   uint64_t block;
-  struct version *open;         /* owned; NULL: no open version */
-  struct version *inflight;     /* owned; NULL: none */
-  bool urgent;                  /* the open version is in the urgent queue */
-  bool superseded;              /* a hole followed the inflight version; set
+  struct version *open;     /* owned; NULL: no open version */
+  struct version *inflight; /* owned; NULL: none */
+  bool urgent;              /* the open version is in the urgent queue */
+  bool superseded;          /* a hole followed the inflight version; set
                                  * under the volume's install lock, too */
 };
 
@@ -76,24 +76,24 @@ struct dirty_batch {
 struct worker;
 
 struct writeback {
-  struct nbdedup_pool *pool;    /* not owned */
-  struct dirty_memory memory;   /* has a lock of its own */
-  pthread_t *threads;           /* owned */
+  struct nbdedup_pool *pool;  /* not owned */
+  struct dirty_memory memory; /* has a lock of its own */
+  pthread_t *threads;         /* owned */
   unsigned nr_threads;
-  unsigned nr_at_once;          /* workers that may compute at the same time */
-  atomic_uint nr_busy;          /* workers that have a batch */
-  atomic_uint nr_waiting;       /* of these, for a disk */
-  atomic_uint sleeps;           /* the share of waits that slept, of
+  unsigned nr_at_once;           /* workers that may compute at the same time */
+  atomic_uint nr_busy;           /* workers that have a batch */
+  atomic_uint nr_waiting;        /* of these, for a disk */
+  atomic_uint sleeps;            /* the share of waits that slept, of
                                  * WAIT_SHARES */
-  _Atomic uint32_t slack_record;        /* size of a record of the slack, 0:
+  _Atomic uint32_t slack_record; /* size of a record of the slack, 0:
                                          * none is held (writeback.c); changed
                                          * under the lock */
   atomic_bool stop;
 
-  struct lock lock;             /* protects everything below, and the places of
+  struct lock lock;           /* protects everything below, and the places of
                                  * volumes in these lists */
-  pthread_cond_t work;          /* a volume is ready, or workers must stop */
-  struct volume_queue active;   /* volumes with a version */
+  pthread_cond_t work;        /* a volume is ready, or workers must stop */
+  struct volume_queue active; /* volumes with a version */
   size_t nr_active;
   struct volume_queue ready[READY_LEVELS];
 };
@@ -130,14 +130,14 @@ extern void drop_version_locked (struct dirty_blocks *db,
                                  struct version_list *list);
 extern void unreserve (struct writeback *wb, struct volume *v, unsigned nr);
 extern struct dirty *find_dirty_locked (struct volume *v, uint64_t block);
-extern void drop_if_empty_locked (struct writeback *wb, struct volume *v,
-                                  struct dirty *d);
+extern void
+drop_if_empty_locked (struct writeback *wb, struct volume *v, struct dirty *d);
 
 /* writeback-queue.c.  Let workers look at a volume: a version became takeable,
  * or urgent.
  */
-extern void make_ready_locked (struct writeback *wb, struct volume *v,
-                               enum ready level);
+extern void
+make_ready_locked (struct writeback *wb, struct volume *v, enum ready level);
 
 /* Workers wait while too little is dirty; call it when more is. */
 extern void wake_worker (struct writeback *wb);
@@ -152,8 +152,8 @@ extern void unqueue_open_locked (struct volume *v, struct dirty *d);
 extern void make_urgent_locked (struct volume *v, struct dirty *d);
 
 /* The volume has its first version, or none any more. */
-extern void set_active_locked (struct writeback *wb, struct volume *v,
-                               bool active);
+extern void
+set_active_locked (struct writeback *wb, struct volume *v, bool active);
 
 /* Take the next batch; 0: stop.  The volume stays until writeback_unpin. */
 extern int writeback_take (struct writeback *wb, struct dirty_batch *batch);

@@ -91,8 +91,8 @@ wake_worker (struct writeback *wb)
  */
 
 static __thread struct {
-  long sleeps;                  /* of this thread, when the wait began */
-  bool counted;                 /* it is in nr_waiting */
+  long sleeps;  /* of this thread, when the wait began */
+  bool counted; /* it is in nr_waiting */
 } wait_of_worker;
 
 static long
@@ -161,7 +161,7 @@ next_ready (struct writeback *wb, enum ready *level)
     return NULL;
   *level = (enum ready) v->dirty.ready;
   TAILQ_REMOVE (&wb->ready[*level], v, dirty.ready_link);
-  v->dirty.pins++;              /* first; invariant (6) */
+  v->dirty.pins++; /* first; invariant (6) */
   v->dirty.ready = READY_NONE;
   return v;
 }
@@ -170,7 +170,7 @@ void
 writeback_unpin (struct volume *v)
 {
   assert (v->dirty.pins > 0);
-  v->dirty.pins--;              /* now the volume may go */
+  v->dirty.pins--; /* now the volume may go */
 }
 
 /*----------------------------------------------------------------------
@@ -240,7 +240,8 @@ take_from_locked (struct volume *v, struct dirty_list *list,
   struct dirty *d = takeable_from_locked (TAILQ_FIRST (list)), *next;
 
   for (; d && b->nr < BATCH_BLOCKS &&
-         (b->nr + 1) * (uint64_t) v->block_size <= BATCH_BYTES; d = next) {
+       (b->nr + 1) * (uint64_t) v->block_size <= BATCH_BYTES;
+       d = next) {
     next = takeable_from_locked (TAILQ_NEXT (d, queue));
     take_locked (v, b, d);
   }
@@ -304,7 +305,7 @@ done_locked (struct writeback *wb, struct volume *v, struct dirty *d,
   drop_version_locked (db, d->inflight, list);
   d->inflight = NULL;
   d->superseded = false;
-  if (d->open)                  /* a worker may take it now */
+  if (d->open) /* a worker may take it now */
     make_ready_locked (wb, v, d->urgent ? READY_URGENT : READY_NORMAL);
   drop_if_empty_locked (wb, v, d);
 }

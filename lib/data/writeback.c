@@ -117,7 +117,7 @@ start_worker (struct writeback *wb)
 
   if (w == NULL)
     return -1;
-  wb->nr_busy++;                /* until it waits for work */
+  wb->nr_busy++; /* until it waits for work */
   if (thread_start (&wb->threads[wb->nr_threads], write_worker, w) == -1) {
     wb->nr_busy--;
     worker_free (w);
@@ -134,8 +134,9 @@ writeback_start (struct writeback *wb, unsigned nr_workers)
 
   wb->nr_at_once = nr_workers;
   if (nr_workers == 0) {
-    wb->nr_at_once = cpus < 1 ? 1 : cpus > WORKERS_MAX ? WORKERS_MAX
-      : (unsigned) cpus;
+    wb->nr_at_once = cpus < 1 ? 1
+      : cpus > WORKERS_MAX    ? WORKERS_MAX
+                              : (unsigned) cpus;
     nr_workers = WORKERS_PER_CPU * wb->nr_at_once;
   }
   wb->threads = calloc (nr_workers, sizeof *wb->threads);
@@ -173,16 +174,15 @@ must_wait_locked (const struct volume *v, const struct range *range)
 {
   const struct range *r;
 
-  for (r = TAILQ_FIRST (&v->dirty.ranges); r != range;
-       r = TAILQ_NEXT (r, link))
+  for (r = TAILQ_FIRST (&v->dirty.ranges); r != range; r = TAILQ_NEXT (r, link))
     if (r->first <= range->last && range->first <= r->last)
       return true;
   return false;
 }
 
 void
-writeback_range_begin (struct volume *v, struct range *range,
-                       uint64_t first, uint64_t last)
+writeback_range_begin (struct volume *v, struct range *range, uint64_t first,
+                       uint64_t last)
 {
   struct dirty_blocks *db = &v->dirty;
 
@@ -423,8 +423,7 @@ get_version (struct writeback *wb, struct volume *v)
     wake_worker (wb);
     dirty_memory_wait (&wb->memory, v->block_size, 1000);
   }
-  return version
-    ?: nbdedup_fail_null (ENOMEM, "no memory for a block");
+  return version ?: nbdedup_fail_null (ENOMEM, "no memory for a block");
 }
 
 static void
@@ -486,8 +485,7 @@ reserve (struct writeback *wb, struct volume *v, uint64_t block)
     return -1;
   moves_give_way (wb->pool->moves);
   space_keep_give_way (wb->pool->space);
-  if (writeback_drain (wb, NULL) == -1 ||
-      txg_make_room (wb->pool->txg) == -1)
+  if (writeback_drain (wb, NULL) == -1 || txg_make_room (wb->pool->txg) == -1)
     return -1;
   if (try_reserve (wb, v, ROOM_NEW) == 0)
     return 0;
@@ -514,7 +512,7 @@ write_open (struct writeback *wb, struct volume *v, uint64_t block,
     if (d == NULL || d->open == NULL)
       return false;
     version = d->open;
-    assert (!version->filling);         /* this thread has the range */
+    assert (!version->filling); /* this thread has the range */
     version->filling = true;
     while (version->nr_readers > 0)
       lock_wait (&db->lock, &db->copied);
@@ -557,7 +555,7 @@ publish (struct writeback *wb, struct volume *v, uint64_t block,
     d = find_dirty_locked (v, block) ?: add_dirty_locked (wb, v, block);
     if (d == NULL)
       return nbdedup_fail (ENOMEM, "no memory for a block");
-    assert (d->open == NULL);           /* this thread has the range */
+    assert (d->open == NULL); /* this thread has the range */
     d->open = version;
     version->seq = ++db->seq;
     queue_open_locked (v, d);
@@ -582,7 +580,7 @@ write_new (struct writeback *wb, struct volume *v, uint64_t block,
   if (publish (wb, v, block, version) == 0)
     return 0;
 
- fail:
+fail:
   put_version (wb, v, version);
   return -1;
 }
@@ -591,8 +589,7 @@ int
 writeback_write (struct writeback *wb, struct volume *v, uint64_t block,
                  const void *buf, size_t offset, size_t len)
 {
-  assert (len > 0 && offset <= v->block_size &&
-          len <= v->block_size - offset);
+  assert (len > 0 && offset <= v->block_size && len <= v->block_size - offset);
   if (can_accept (wb, v) == -1)
     return -1;
   if (write_open (wb, v, block, buf, offset, len))
@@ -658,10 +655,9 @@ put_holes (struct writeback *wb, struct volume *v, uint64_t first,
            uint64_t count)
 {
   struct nbdedup_pool *pool = wb->pool;
-  const uint64_t leaves =
-    (first + count - 1) / LEAF_BLOCKS - first / LEAF_BLOCKS + 1;
-  const uint64_t pages = leaves * ROOM_LEAF_PAGES +
-    count * ROOM_POINTER_PAGES;
+  const uint64_t leaves = (first + count - 1) / LEAF_BLOCKS -
+    first / LEAF_BLOCKS + 1;
+  const uint64_t pages = leaves * ROOM_LEAF_PAGES + count * ROOM_POINTER_PAGES;
   struct room_touched touched;
   int r;
 

@@ -42,8 +42,8 @@ struct writeback;
 
 /* What a volume has for the workers, at least. */
 enum ready {
-  READY_NORMAL,                 /* when enough is dirty */
-  READY_URGENT,                 /* a thread waits for it */
+  READY_NORMAL, /* when enough is dirty */
+  READY_URGENT, /* a thread waits for it */
   READY_LEVELS,
 };
 #define READY_NONE (-1)
@@ -53,28 +53,28 @@ TAILQ_HEAD (volume_queue, volume);
 
 /* The dirty blocks of a volume, and the mutations under way. */
 struct dirty_blocks {
-  struct lock install;          /* held while pointers or holes are installed:
+  struct lock install; /* held while pointers or holes are installed:
                                  * a hole and the versions before it in order;
                                  * outside of 'lock' */
 
-  struct lock lock;             /* protects everything below */
-  pthread_cond_t installed;     /* a version was installed or dropped */
-  pthread_cond_t range_free;    /* a range ended */
-  pthread_cond_t copied;        /* a copy into or from a version ended */
-  struct hashtable table;       /* by block; no buckets: never used */
-  struct dirty_list queue, urgent;      /* open versions */
-  struct dirty_list open_list;  /* the same, by sequence */
+  struct lock lock;                /* protects everything below */
+  pthread_cond_t installed;        /* a version was installed or dropped */
+  pthread_cond_t range_free;       /* a range ended */
+  pthread_cond_t copied;           /* a copy into or from a version ended */
+  struct hashtable table;          /* by block; no buckets: never used */
+  struct dirty_list queue, urgent; /* open versions */
+  struct dirty_list open_list;     /* the same, by sequence */
   struct dirty_list inflight_list;
-  TAILQ_HEAD (, range) ranges;  /* mutations under way */
+  TAILQ_HEAD (, range) ranges; /* mutations under way */
   uint64_t seq;
-  size_t changes;               /* for invariant_is_due */
+  size_t changes; /* for invariant_is_due */
 
   /* Read without a lock. */
-  atomic_size_t nr;             /* entries of the table; written under it */
-  atomic_int ready;             /* enum ready or READY_NONE: the list that the
+  atomic_size_t nr; /* entries of the table; written under it */
+  atomic_int ready; /* enum ready or READY_NONE: the list that the
                                  * volume is in; written under the writeback's
                                  * lock */
-  atomic_uint pins;             /* threads that found the volume in a list of
+  atomic_uint pins; /* threads that found the volume in a list of
                                  * the writeback; added under its lock */
 
   /* Under the writeback's lock. */
@@ -85,8 +85,8 @@ struct dirty_blocks {
 extern void dirty_blocks_init (struct dirty_blocks *db);
 extern void dirty_blocks_destroy (struct dirty_blocks *db);
 
-extern struct writeback *writeback_new (struct nbdedup_pool *pool,
-                                        uint64_t dirty_max_bytes);
+extern struct writeback *
+writeback_new (struct nbdedup_pool *pool, uint64_t dirty_max_bytes);
 extern void writeback_free (struct writeback *wb);
 /* 'nr_workers' threads; 0: so many that each CPU, of 16 at most, has one that
  * computes, also while others wait for a disk.
@@ -99,16 +99,16 @@ extern void writeback_stop (struct writeback *wb);
 struct writeback_load {
   uint64_t dirty_bytes, dirty_max_bytes;
   unsigned nr_workers;
-  unsigned nr_busy;             /* workers that have a batch */
+  unsigned nr_busy; /* workers that have a batch */
 };
-extern void writeback_get_load (struct writeback *wb,
-                                struct writeback_load *load);
+extern void
+writeback_get_load (struct writeback *wb, struct writeback_load *load);
 /* Of one volume: its dirty blocks. */
 extern uint64_t writeback_dirty_bytes (const struct volume *v);
 
 struct range {
   TAILQ_ENTRY (range) link;
-  uint64_t first, last;         /* blocks */
+  uint64_t first, last; /* blocks */
 };
 
 extern void writeback_range_begin (struct volume *v, struct range *range,
@@ -117,23 +117,23 @@ extern void writeback_range_end (struct volume *v, struct range *range);
 
 /* Copy part of a block, if it is dirty: true. */
 extern bool writeback_read (struct writeback *wb, struct volume *v,
-                            uint64_t block,
-                            void *buf, size_t offset, size_t len);
+                            uint64_t block, void *buf, size_t offset,
+                            size_t len);
 
 /* Bit i: block 'first' + i is dirty; 'nr' <= 64. */
-extern uint64_t writeback_present (struct volume *v, uint64_t first,
-                                   unsigned nr);
+extern uint64_t
+writeback_present (struct volume *v, uint64_t first, unsigned nr);
 
 /* The first block from 'first' to 'last' that is dirty, or 'last' + 1. */
-extern uint64_t writeback_next (struct volume *v, uint64_t first,
-                                uint64_t last);
+extern uint64_t
+writeback_next (struct volume *v, uint64_t first, uint64_t last);
 
 /* Write 'len' bytes at 'offset' of a block.  The caller holds its range.  The
  * function reads the rest of the block if it is not dirty.  -1: ENOSPC, EIO.
  */
 extern int writeback_write (struct writeback *wb, struct volume *v,
-                            uint64_t block,
-                            const void *buf, size_t offset, size_t len);
+                            uint64_t block, const void *buf, size_t offset,
+                            size_t len);
 
 /* Set blocks to holes.  The caller holds their range. */
 extern int writeback_holes (struct writeback *wb, struct volume *v,

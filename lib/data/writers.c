@@ -51,9 +51,9 @@ add (struct writers *writers, struct nbdedup_volume *h,
 {
   const struct nbdedup_volume *other = NULL;
 
-  assert (h->peer[0] != '\0');  /* one peer is one client */
+  assert (h->peer[0] != '\0'); /* one peer is one client */
   WITH_LOCK (&writers->lock);
-  if (h->writes)                /* a concurrent request was first */
+  if (h->writes) /* a concurrent request was first */
     return false;
   if (find_locked (writers, h, &other) != NULL)
     other = NULL;
@@ -73,17 +73,17 @@ writers_note (struct nbdedup_volume *h)
 {
   char names[2][PEER_NAME_MAX + 1], volume[VOLUME_FULL_NAME_MAX];
 
-  if (h->writes || h->peer[0] == '\0' ||
-      !add (&h->volume->writers, h, names))
+  if (h->writes || h->peer[0] == '\0' || !add (&h->volume->writers, h, names))
     return;
   {
-    WITH_LOCK (&h->volume->pool->volumes->lock);        /* against renaming */
+    WITH_LOCK (&h->volume->pool->volumes->lock); /* against renaming */
     volume_full_name (h->volume, volume);
   }
-  nbdedup_log (NBDEDUP_LOG_WARNING, "volume %s: both %s and %s write to it, "
+  nbdedup_log (NBDEDUP_LOG_WARNING,
+               "volume %s: both %s and %s write to it, "
                "which corrupts any file system that is not made for sharing: "
-               "use attach=exclusive to refuse a second client", volume,
-               names[0], names[1]);
+               "use attach=exclusive to refuse a second client",
+               volume, names[0], names[1]);
 }
 
 void
@@ -94,7 +94,7 @@ writers_forget (struct nbdedup_volume *h)
   WITH_LOCK (&writers->lock);
   if (!h->writes)
     return;
-  assert (writers->nr > 0);     /* this client counted */
+  assert (writers->nr > 0); /* this client counted */
   LIST_REMOVE (h, writer_link);
   h->writes = false;
   if (find_locked (writers, h, NULL) == NULL)

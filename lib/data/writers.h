@@ -24,9 +24,9 @@
 struct nbdedup_volume;
 
 struct writers {
-  atomic_uint nr;               /* of different clients */
-  struct lock lock;             /* innermost; protects the list */
-  LIST_HEAD (, nbdedup_volume) list;    /* connections; by writer_link */
+  atomic_uint nr;                    /* of different clients */
+  struct lock lock;                  /* innermost; protects the list */
+  LIST_HEAD (, nbdedup_volume) list; /* connections; by writer_link */
 };
 
 extern void writers_init (struct writers *writers);

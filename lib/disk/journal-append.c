@@ -52,7 +52,7 @@ ring_end_max (struct journal *j)
   if (bytes < JOURNAL_SMALL_BYTES)
     bytes = JOURNAL_SMALL_BYTES;
   return bytes < JOURNAL_MAX_BYTES ? bytes - bytes % JOURNAL_ALIGN
-    : JOURNAL_MAX_BYTES;
+                                   : JOURNAL_MAX_BYTES;
 }
 
 uint64_t
@@ -100,7 +100,7 @@ grow_locked (struct journal *j, uint64_t new_end)
     goto fail;
   return 0;
 
- fail:
+fail:
   j->dead = true;
   return nbdedup_fail (EIO, "%s: cannot extend it: %s", j->path,
                        strerror (errno));
@@ -149,8 +149,9 @@ find_room_locked (struct journal *j, uint64_t size, bool *wrap)
   /* Nothing is live, so waiting does not help.  In a ring of the full size
    * one side of the head has room for any batch, so this ring could not grow.
    */
-  return nbdedup_fail (ENOSPC, "%s: no room to extend it for a batch of %"
-                       PRIu64 " bytes: free some space on its file system",
+  return nbdedup_fail (ENOSPC,
+                       "%s: no room to extend it for a batch of %" PRIu64
+                       " bytes: free some space on its file system",
                        j->path, size);
 }
 
@@ -162,8 +163,8 @@ write_failed_locked (struct journal *j)
   assert_held (&j->lock);
   j->dead = true;
   return nbdedup_fail (err == ENOSPC || err == EDQUOT ? ENOSPC : EIO,
-                       "%s: writing batch %" PRIu64 ": %s",
-                       j->path, j->appended + 1, strerror (err));
+                       "%s: writing batch %" PRIu64 ": %s", j->path,
+                       j->appended + 1, strerror (err));
 }
 
 /* Mark the place from which the ring continues at its start. */
@@ -171,9 +172,14 @@ static int
 write_wrap_locked (struct journal *j)
 {
   const struct journal_batch b = {
-    .kind = BATCH_WRAP, .epoch = j->pair.header.epoch, .seq = j->appended + 1,
-    .durable = j->durable, .folded = j->folded, .settled = j->settled,
-    .position = j->head, .body_hash = XXH3_64bits (NULL, 0),
+    .kind = BATCH_WRAP,
+    .epoch = j->pair.header.epoch,
+    .seq = j->appended + 1,
+    .durable = j->durable,
+    .folded = j->folded,
+    .settled = j->settled,
+    .position = j->head,
+    .body_hash = XXH3_64bits (NULL, 0),
   };
   uint8_t buf[JOURNAL_ALIGN] = { 0 };
 
@@ -188,8 +194,7 @@ static uint64_t
 mark_position_locked (const struct journal *j)
 {
   const uint64_t end = j->head < j->tail ? j->tail : ring_end (j);
-  const uint64_t next =
-    (j->head + MARK_PAGE - 1) & ~(uint64_t) (MARK_PAGE - 1);
+  const uint64_t next = (j->head + MARK_PAGE - 1) & ~(uint64_t) (MARK_PAGE - 1);
 
   if (next + JOURNAL_ALIGN <= end)
     return next;
@@ -200,8 +205,12 @@ void
 journal_mark_locked (struct journal *j)
 {
   const struct journal_batch b = {
-    .kind = BATCH_MARK, .epoch = j->pair.header.epoch, .seq = j->appended,
-    .durable = j->durable, .folded = j->folded, .settled = j->settled,
+    .kind = BATCH_MARK,
+    .epoch = j->pair.header.epoch,
+    .seq = j->appended,
+    .durable = j->durable,
+    .folded = j->folded,
+    .settled = j->settled,
     .position = mark_position_locked (j),
     .body_hash = XXH3_64bits (NULL, 0),
   };
@@ -220,9 +229,9 @@ journal_mark_locked (struct journal *j)
 
 /* A batch in memory. */
 struct pieces {
-  struct iovec *all;            /* owned; in the order of the file */
+  struct iovec *all; /* owned; in the order of the file */
   int nr_all;
-  const struct iovec *body, *list;      /* parts of 'all' */
+  const struct iovec *body, *list; /* parts of 'all' */
   int nr_body;
   uint8_t header[BATCH_HEADER_LEN], trailer[BATCH_TRAILER_LEN];
 };
@@ -248,7 +257,8 @@ gather (const struct journal_batch *b, const struct iovec *body, int nr_body,
   for (i = 0; i < nr_body; ++i)
     *p++ = body[i];
   *p++ = (struct iovec) {
-    (void *) zeroes, trailer - BATCH_HEADER_LEN - b->len,
+    (void *) zeroes,
+    trailer - BATCH_HEADER_LEN - b->len,
   };
   *p++ = (struct iovec) { pieces->trailer, BATCH_TRAILER_LEN };
   pieces->list = p;
@@ -277,13 +287,13 @@ seal_locked (struct journal *j, struct journal_batch *b, uint64_t settled,
   b->seq = j->appended + 1;
   b->durable = j->durable;
   b->folded = j->folded;
-  b->settled = settled == JOURNAL_ITSELF ? b->seq :
-    settled > j->settled ? settled : j->settled;
+  b->settled = settled == JOURNAL_ITSELF ? b->seq
+    : settled > j->settled               ? settled
+                                         : j->settled;
   assert (b->settled <= b->seq);
   b->body_hash = XXH3_64bits_digest (j->hasher);
   batch_pack (j, b, pieces->header);
-  batch_pack_trailer (j, b,
-                      XXH3_64bits (pieces->list->iov_base, b->list_len),
+  batch_pack_trailer (j, b, XXH3_64bits (pieces->list->iov_base, b->list_len),
                       pieces->trailer);
 }
 

@@ -105,7 +105,8 @@ batch_pack (const struct journal *j, const struct journal_batch *b,
   put_le64 (buf + 88, XXH3_64bits (buf, 88));
 }
 static_assert (8 + UUID_LEN == 24 && 88 + 8 == BATCH_HEADER_LEN &&
-               BATCH_HEADER_LEN <= JOURNAL_ALIGN, "batch header layout");
+                 BATCH_HEADER_LEN <= JOURNAL_ALIGN,
+               "batch header layout");
 
 void
 batch_pack_trailer (const struct journal *j, const struct journal_batch *b,
@@ -128,10 +129,17 @@ unpack (const struct journal *j, const uint8_t *buf, const char *magic,
       memcmp (buf + 8, j->pair.header.uuid, UUID_LEN) != 0)
     return false;
   switch (get_le32 (buf + 4)) {
-  case BATCH_DATA: b->kind = BATCH_DATA; break;
-  case BATCH_WRAP: b->kind = BATCH_WRAP; break;
-  case BATCH_MARK: b->kind = BATCH_MARK; break;
-  default: return false;
+  case BATCH_DATA:
+    b->kind = BATCH_DATA;
+    break;
+  case BATCH_WRAP:
+    b->kind = BATCH_WRAP;
+    break;
+  case BATCH_MARK:
+    b->kind = BATCH_MARK;
+    break;
+  default:
+    return false;
   }
   b->epoch = get_le64 (buf + 24);
   b->seq = get_le64 (buf + 32);
@@ -152,8 +160,8 @@ unpack (const struct journal *j, const uint8_t *buf, const char *magic,
 }
 
 bool
-batch_unpack (const struct journal *j, const uint8_t *buf,
-              uint64_t position, struct journal_batch *b)
+batch_unpack (const struct journal *j, const uint8_t *buf, uint64_t position,
+              struct journal_batch *b)
 {
   return unpack (j, buf, BATCH_MAGIC, b) && b->position == position;
 }
@@ -180,8 +188,8 @@ journal_read (struct journal *j, uint64_t position, void *buf, size_t len)
 
   if (r == (int64_t) len)
     return 0;
-  return nbdedup_fail (EIO, "%s: reading %zu bytes at %" PRIu64 ": %s",
-                       j->path, len, position,
+  return nbdedup_fail (EIO, "%s: reading %zu bytes at %" PRIu64 ": %s", j->path,
+                       len, position,
                        r == -1 ? strerror (errno) : "end of file");
 }
 
@@ -207,8 +215,7 @@ batch_read_list (struct journal *j, const struct journal_batch *b,
   if (!batch_unpack_trailer (j, buf, position, &t) || t.epoch != b->epoch ||
       t.seq != b->seq || t.list_len != b->list_len)
     return 0;
-  if (journal_read (j, position + BATCH_TRAILER_LEN, list,
-                    b->list_len) == -1)
+  if (journal_read (j, position + BATCH_TRAILER_LEN, list, b->list_len) == -1)
     return -1;
   return XXH3_64bits (list, b->list_len) == get_le64 (buf + 96);
 }

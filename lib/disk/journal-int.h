@@ -24,18 +24,19 @@
 
 #define RESTORE "restore all files of the pool from one backup"
 /* The advice if only the journal is damaged. */
-#define RESTORE_OR_DROP RESTORE ", or run \"nbdedup recover " \
-  "--without-journal\", which gives up the last flushed writes"
+#define RESTORE_OR_DROP                                                        \
+  RESTORE ", or run \"nbdedup recover "                                        \
+          "--without-journal\", which gives up the last flushed writes"
 
 struct journal {
-  int fd;                       /* constant */
-  char *path;                   /* owned; for messages */
-  bool readonly;                /* constant */
+  int fd;        /* constant */
+  char *path;    /* owned; for messages */
+  bool readonly; /* constant */
 
-  struct lock lock;             /* protects everything below */
-  pthread_cond_t cond;          /* a sync ended */
+  struct lock lock;    /* protects everything below */
+  pthread_cond_t cond; /* a sync ended */
   struct header_pair pair;
-  XXH3_state_t *hasher;         /* owned; scratch of journal_append */
+  XXH3_state_t *hasher; /* owned; scratch of journal_append */
 
   /* folded <= synced <= appended: if pool.db was faster than fdatasync,
    * journal_trim raises 'synced' to 'folded'.
@@ -44,18 +45,18 @@ struct journal {
    * [RING_START, head).  head == tail if and only if nothing is live.
    */
   uint64_t folded, synced, appended;
-  uint64_t settled;             /* <= appended: reported by callers */
-  uint64_t durable;             /* <= synced, <= settled */
-  uint64_t told;                /* <= durable: recorded in the ring */
+  uint64_t settled; /* <= appended: reported by callers */
+  uint64_t durable; /* <= synced, <= settled */
+  uint64_t told;    /* <= durable: recorded in the ring */
   uint64_t tail, head;
 
   uint64_t replayed_epoch;
   bool replayed;
-  bool leftovers;               /* of replayed_epoch, after the log */
-  uint64_t written_bytes;       /* of batches, since it was opened */
-  bool want_growth;             /* an append has found no room */
-  bool running;                 /* a thread is in fdatasync */
-  bool dead;                    /* permanent */
+  bool leftovers;         /* of replayed_epoch, after the log */
+  uint64_t written_bytes; /* of batches, since it was opened */
+  bool want_growth;       /* an append has found no room */
+  bool running;           /* a thread is in fdatasync */
+  bool dead;              /* permanent */
 };
 
 /* The numbers are in the order that the struct says.  True whenever the lock is
@@ -86,7 +87,7 @@ enum batch_kind { BATCH_DATA = 1, BATCH_WRAP = 2, BATCH_MARK = 3 };
 struct journal_batch {
   enum batch_kind kind;
   uint64_t epoch, seq, durable, folded, settled;
-  uint64_t position;            /* of its header */
+  uint64_t position; /* of its header */
   uint32_t len, list_len;
   uint64_t body_hash;
 };
@@ -98,14 +99,13 @@ extern uint64_t batch_trailer_offset (const struct journal_batch *b);
 
 extern void batch_pack (const struct journal *j, const struct journal_batch *b,
                         uint8_t buf[BATCH_HEADER_LEN]);
-extern void batch_pack_trailer (const struct journal *j,
-                                const struct journal_batch *b,
-                                uint64_t list_hash,
-                                uint8_t buf[BATCH_TRAILER_LEN]);
+extern void
+batch_pack_trailer (const struct journal *j, const struct journal_batch *b,
+                    uint64_t list_hash, uint8_t buf[BATCH_TRAILER_LEN]);
 
 /* Read all 'len' bytes; fewer is EIO. */
-extern int journal_read (struct journal *j, uint64_t position, void *buf,
-                         size_t len);
+extern int
+journal_read (struct journal *j, uint64_t position, void *buf, size_t len);
 
 /* True if 'buf', which was read from 'position', has a valid batch header.
  * The function does not check the body.
@@ -113,9 +113,8 @@ extern int journal_read (struct journal *j, uint64_t position, void *buf,
 extern bool batch_unpack (const struct journal *j, const uint8_t *buf,
                           uint64_t position, struct journal_batch *b);
 /* The same for a trailer, which repeats the header of its batch. */
-extern bool batch_unpack_trailer (const struct journal *j,
-                                  const uint8_t *buf, uint64_t position,
-                                  struct journal_batch *b);
+extern bool batch_unpack_trailer (const struct journal *j, const uint8_t *buf,
+                                  uint64_t position, struct journal_batch *b);
 
 /* True if 'buf' has a header or a trailer that is valid but for its place: the
  * fields are what the pool wrote, somewhere else.

@@ -67,8 +67,8 @@
 /* The batch header or trailer at a place of the ring. */
 struct place {
   uint64_t position;
-  bool trailer;                 /* it is a trailer, no header */
-  bool moved;                   /* damage has brought it here */
+  bool trailer; /* it is a trailer, no header */
+  bool moved;   /* damage has brought it here */
   struct journal_batch b;
 };
 
@@ -97,7 +97,7 @@ scan_ring (struct journal *j, uint8_t *body,
     if (p.position >= window_pos + window_len) {
       window_pos = p.position;
       window_len = end - window_pos < window_max ? end - window_pos
-        : window_max;
+                                                 : window_max;
       if (journal_read (j, window_pos, window, window_len) == -1)
         return -1;
     }
@@ -124,12 +124,12 @@ struct evidence {
   uint64_t durable, durable_by;
   uint64_t folded, folded_by;
 
-  uint64_t of_epoch;            /* the highest number in this one */
+  uint64_t of_epoch; /* the highest number in this one */
   uint64_t seq;
-  uint64_t end;                 /* where that batch ends */
-  uint64_t settled;             /* the highest value in this one */
-  uint64_t begin;               /* position of the first batch to replay */
-  bool moved;                   /* there are moved ones in this epoch */
+  uint64_t end;     /* where that batch ends */
+  uint64_t settled; /* the highest value in this one */
+  uint64_t begin;   /* position of the first batch to replay */
+  bool moved;       /* there are moved ones in this epoch */
 };
 
 static int
@@ -170,9 +170,8 @@ gather_evidence (struct journal *j, const struct place *p, void *opaque)
 static bool
 is_live (const struct evidence *e, uint64_t position)
 {
-  return e->begin <= e->end
-    ? position >= e->begin && position < e->end
-    : position >= e->begin || position < e->end;
+  return e->begin <= e->end ? position >= e->begin && position < e->end
+                            : position >= e->begin || position < e->end;
 }
 
 static int
@@ -239,8 +238,9 @@ find_damaged (struct journal *j, uint64_t epoch, uint64_t seq,
   r = batch_read_list (j, b, body);
   if (r != 0)
     return r == 1 ? 0 : -1;
- lost:
-  return nbdedup_fail (EIO, "%s: batch %" PRIu64 " was durable, but is now "
+lost:
+  return nbdedup_fail (EIO,
+                       "%s: batch %" PRIu64 " was durable, but is now "
                        "damaged in more than one place: " RESTORE_OR_DROP,
                        j->path, seq);
 }
@@ -248,12 +248,12 @@ find_damaged (struct journal *j, uint64_t epoch, uint64_t seq,
 /* The state of a walk through the log. */
 struct log_walk {
   uint64_t epoch;
-  uint64_t seq, position;       /* after the last batch */
-  uint64_t settled;             /* batches after this one are suspect */
-  uint64_t durable;             /* the log cannot end before this one */
-  uint8_t *body;                /* JOURNAL_BODY_MAX bytes */
+  uint64_t seq, position; /* after the last batch */
+  uint64_t settled;       /* batches after this one are suspect */
+  uint64_t durable;       /* the log cannot end before this one */
+  uint8_t *body;          /* JOURNAL_BODY_MAX bytes */
   int (*fn) (void *opaque, uint64_t seq, enum journal_trust trust,
-             const uint8_t *body, size_t len);  /* may be NULL */
+             const uint8_t *body, size_t len); /* may be NULL */
   void *opaque;
 };
 
@@ -291,7 +291,7 @@ walk (struct journal *j, struct log_walk *w)
   struct journal_batch b;
   int r;
 
-  assert (w->durable <= w->settled);    /* a durable batch is settled */
+  assert (w->durable <= w->settled); /* a durable batch is settled */
   for (;;) {
     r = read_next (j, w, &b);
     if (r == -1)
@@ -316,10 +316,9 @@ walk (struct journal *j, struct log_walk *w)
 }
 
 int
-journal_replay (struct journal *journal, uint64_t position,
-                uint64_t folded, uint64_t epoch,
-                int (*fn) (void *opaque, uint64_t seq,
-                           enum journal_trust trust,
+journal_replay (struct journal *journal, uint64_t position, uint64_t folded,
+                uint64_t epoch,
+                int (*fn) (void *opaque, uint64_t seq, enum journal_trust trust,
                            const uint8_t *body, size_t len),
                 void *opaque)
 {
@@ -334,7 +333,8 @@ journal_replay (struct journal *journal, uint64_t position,
     position = RING_START;
   if (position < RING_START || position % JOURNAL_ALIGN != 0 ||
       position > ring_end (j) - JOURNAL_ALIGN)
-    return nbdedup_fail (EIO, "%s: pool.db names position %" PRIu64 ", which "
+    return nbdedup_fail (EIO,
+                         "%s: pool.db names position %" PRIu64 ", which "
                          "this journal does not have: " RESTORE_OR_DROP,
                          j->path, position);
   body = malloc (JOURNAL_BODY_MAX);
@@ -345,8 +345,7 @@ journal_replay (struct journal *journal, uint64_t position,
    * pages in the page cache that were not written, or whose write failed.
    */
   if (!j->readonly && full_datasync (j->fd) == -1)
-    return nbdedup_fail (EIO, "%s: fdatasync: %s", j->path,
-                         strerror (errno));
+    return nbdedup_fail (EIO, "%s: fdatasync: %s", j->path, strerror (errno));
   posix_fadvise (j->fd, 0, 0, POSIX_FADV_DONTNEED);
 
   /* Scan before any effect: never replay onto a pool.db that is too old, or
@@ -356,16 +355,18 @@ journal_replay (struct journal *journal, uint64_t position,
   if (gather (j, body, &e) == -1)
     return -1;
   if (e.epoch > epoch)
-    return nbdedup_fail (EIO, "%s: batch %" PRIu64 " was written in session %"
-                         PRIu64 ", but pool.db is still at session %" PRIu64
+    return nbdedup_fail (EIO,
+                         "%s: batch %" PRIu64 " was written in session %" PRIu64
+                         ", but pool.db is still at session %" PRIu64
                          ": pool.db is older than the journal: " RESTORE,
                          j->path, e.epoch_by, e.epoch, epoch);
   if (e.folded > folded)
-    return nbdedup_fail (EIO, "%s: batch %" PRIu64 " says that pool.db has all "
+    return nbdedup_fail (EIO,
+                         "%s: batch %" PRIu64 " says that pool.db has all "
                          "batches up to %" PRIu64 ", but pool.db has only "
                          "those up to %" PRIu64 ": pool.db or its WAL is older "
-                         "than the journal: " RESTORE, j->path, e.folded_by,
-                         e.folded, folded);
+                         "than the journal: " RESTORE,
+                         j->path, e.folded_by, e.folded, folded);
 
   w.seq = folded;
   w.position = position;
@@ -400,10 +401,9 @@ journal_was_cut_short (struct journal *journal)
 }
 
 int
-journal_follow (struct journal *journal, uint64_t position,
-                uint64_t folded, uint64_t epoch,
-                int (*fn) (void *opaque, uint64_t seq,
-                           enum journal_trust trust,
+journal_follow (struct journal *journal, uint64_t position, uint64_t folded,
+                uint64_t epoch,
+                int (*fn) (void *opaque, uint64_t seq, enum journal_trust trust,
                            const uint8_t *body, size_t len),
                 void *opaque, uint64_t *last)
 {
@@ -411,7 +411,11 @@ journal_follow (struct journal *journal, uint64_t position,
   struct evidence e = { .of_epoch = epoch };
   CLEANUP_FREE uint8_t *body = malloc (JOURNAL_BODY_MAX);
   struct log_walk w = {
-    .epoch = epoch, .seq = folded, .body = body, .fn = fn, .opaque = opaque,
+    .epoch = epoch,
+    .seq = folded,
+    .body = body,
+    .fn = fn,
+    .opaque = opaque,
   };
   int r;
 
@@ -437,14 +441,14 @@ wipe_one (struct journal *j, const struct place *p, void *opaque)
   const uint64_t trailer = p->b.position + batch_trailer_offset (&p->b);
 
   (void) opaque;
-  if (p->moved || p->b.epoch != j->replayed_epoch ||
-      p->b.seq <= j->appended)
+  if (p->moved || p->b.epoch != j->replayed_epoch || p->b.seq <= j->appended)
     return 0;
   if (full_pwrite (j->fd, zeroes, sizeof zeroes, p->position) == -1)
     return -1;
   /* The scan does not report the trailer of an intact batch. */
   return p->b.kind == BATCH_DATA && trailer != p->position
-    ? full_pwrite (j->fd, zeroes, sizeof zeroes, trailer) : 0;
+    ? full_pwrite (j->fd, zeroes, sizeof zeroes, trailer)
+    : 0;
 }
 
 int

@@ -31,8 +31,10 @@
 int
 journal_fail_dead (struct journal *j)
 {
-  return nbdedup_fail (EIO, "%s: an earlier write or fdatasync failed: restart "
-                       "the server, or run the command again", j->path);
+  return nbdedup_fail (EIO,
+                       "%s: an earlier write or fdatasync failed: restart "
+                       "the server, or run the command again",
+                       j->path);
 }
 
 void
@@ -53,8 +55,10 @@ check_header (const char *path, const struct file_header *h)
 
   if (end < JOURNAL_MIN_BYTES || end > JOURNAL_MAX_BYTES ||
       end % JOURNAL_ALIGN != 0)
-    return nbdedup_fail (EIO, "%s: damaged header: size %" PRIu64 ": "
-                         RESTORE_OR_DROP, path, end);
+    return nbdedup_fail (EIO,
+                         "%s: damaged header: size %" PRIu64
+                         ": " RESTORE_OR_DROP,
+                         path, end);
   return 0;
 }
 
@@ -79,27 +83,27 @@ read_header (struct journal *j, const uint8_t *uuid)
     return nbdedup_fail (EIO, "%s: is not a regular file: " RESTORE_OR_DROP,
                          j->path);
   if (st.st_size < JOURNAL_HEADER_BYTES)
-    return nbdedup_fail (EIO, "%s: too short for a journal (%" PRIu64
-                         " bytes): " RESTORE_OR_DROP, j->path,
-                         (uint64_t) st.st_size);
+    return nbdedup_fail (EIO,
+                         "%s: too short for a journal (%" PRIu64
+                         " bytes): " RESTORE_OR_DROP,
+                         j->path, (uint64_t) st.st_size);
   if (header_pair_read (&j->pair, &header_kind, j->fd, j->path) == -1)
     return -1;
   if (uuid != NULL && memcmp (j->pair.header.uuid, uuid, UUID_LEN) != 0)
     return nbdedup_fail (EIO, "%s: belongs to another pool: " RESTORE_OR_DROP,
                          j->path);
   if ((uint64_t) st.st_size < ring_end (j))
-    return nbdedup_fail (EIO, "%s: is truncated: %" PRIu64 " bytes, expected "
-                         "%" PRIu64 ": " RESTORE_OR_DROP, j->path,
-                         (uint64_t) st.st_size, ring_end (j));
+    return nbdedup_fail (EIO,
+                         "%s: is truncated: %" PRIu64 " bytes, expected "
+                         "%" PRIu64 ": " RESTORE_OR_DROP,
+                         j->path, (uint64_t) st.st_size, ring_end (j));
   return 0;
 }
 
 int
-journal_create (const char *path, const uint8_t uuid[UUID_LEN],
-                uint64_t epoch)
+journal_create (const char *path, const uint8_t uuid[UUID_LEN], uint64_t epoch)
 {
-  struct file_header header = { .epoch = epoch,
-                                .own64 = JOURNAL_MIN_BYTES };
+  struct file_header header = { .epoch = epoch, .own64 = JOURNAL_MIN_BYTES };
   CLEANUP_CLOSE int fd = -1;
   uint8_t buf[HEADER_LEN];
   int err;
@@ -109,16 +113,16 @@ journal_create (const char *path, const uint8_t uuid[UUID_LEN],
 
   fd = open_owned (path, O_RDWR | O_EXCL | O_CLOEXEC, 0600);
   if (fd == -1)
-    return nbdedup_fail (errno, "%s: cannot be created: %s",
-                         path, strerror (errno));
+    return nbdedup_fail (errno, "%s: cannot be created: %s", path,
+                         strerror (errno));
   if (full_write_zeroes (fd, 0, JOURNAL_MIN_BYTES) == -1 ||
       full_pwrite (fd, buf, sizeof buf, 0) == -1 ||
       full_pwrite (fd, buf, sizeof buf, header_kind.copy_distance) == -1 ||
       full_sync (fd) == -1 || sync_directory_of (path) == -1) {
     err = errno;
     unlink (path);
-    return nbdedup_fail (err, "%s: cannot be created: %s",
-                         path, strerror (err));
+    return nbdedup_fail (err, "%s: cannot be created: %s", path,
+                         strerror (err));
   }
   return 0;
 }
@@ -132,9 +136,11 @@ put_aside (const char *path)
   struct stat st;
 
   if (lstat (path, &st) == -1 && errno == ENOENT) {
-    nbdedup_log (NBDEDUP_LOG_WARNING, "%s: the journal was missing: nbdedup "
+    nbdedup_log (NBDEDUP_LOG_WARNING,
+                 "%s: the journal was missing: nbdedup "
                  "begins a new one, and the writes flushed after the last fold "
-                 "are lost", path);
+                 "are lost",
+                 path);
     return 0;
   }
   snprintf (aside, sizeof aside, "%s.damaged", path);
@@ -143,15 +149,15 @@ put_aside (const char *path)
   if (rename (path, aside) == -1)
     return nbdedup_fail (errno, "%s: cannot be renamed: %s", path,
                          strerror (errno));
-  nbdedup_log (NBDEDUP_LOG_WARNING, "%s: nbdedup renamed it %s and begins a "
+  nbdedup_log (NBDEDUP_LOG_WARNING,
+               "%s: nbdedup renamed it %s and begins a "
                "new journal: the writes flushed after the last fold are lost",
                path, aside);
   return 0;
 }
 
 int
-journal_replace (const char *path, const uint8_t uuid[UUID_LEN],
-                 uint64_t epoch)
+journal_replace (const char *path, const uint8_t uuid[UUID_LEN], uint64_t epoch)
 {
   CLEANUP_FREE char *new_path = NULL;
 
@@ -187,8 +193,9 @@ open_journal (const char *path, const uint8_t *uuid, bool readonly,
   /* O_NONBLOCK: do not wait for a FIFO in its place.  O_NOFOLLOW: of the
    * pool's files only "records" may be elsewhere.
    */
-  j->fd = open (path, (readonly ? O_RDONLY : O_RDWR) | O_CLOEXEC |
-                O_NOFOLLOW | O_NONBLOCK | O_NOCTTY);
+  j->fd = open (path,
+                (readonly ? O_RDONLY : O_RDWR) | O_CLOEXEC | O_NOFOLLOW |
+                  O_NONBLOCK | O_NOCTTY);
   err = errno;
   if (j->path == NULL || j->hasher == NULL) {
     nbdedup_fail (ENOMEM, "%s: no memory", path);
@@ -216,7 +223,7 @@ open_journal (const char *path, const uint8_t *uuid, bool readonly,
   *epoch = j->pair.header.epoch;
   return j;
 
- fail:
+fail:
   err = errno;
   journal_close (j);
   errno = err;
@@ -224,8 +231,7 @@ open_journal (const char *path, const uint8_t *uuid, bool readonly,
 }
 
 struct journal *
-journal_open (const char *path, const uint8_t uuid[UUID_LEN],
-              uint64_t *epoch)
+journal_open (const char *path, const uint8_t uuid[UUID_LEN], uint64_t *epoch)
 {
   return open_journal (path, uuid, false, epoch);
 }
@@ -275,13 +281,14 @@ journal_set_epoch (struct journal *journal, uint64_t epoch)
     return journal_fail_dead (journal);
   /* See (a) in journal-replay.c. */
   if (journal->appended != journal->folded)
-    return nbdedup_fail (EINVAL, "%s: a new session cannot begin before batch "
-                         "%" PRIu64 " is folded", journal->path,
-                         journal->appended);
+    return nbdedup_fail (EINVAL,
+                         "%s: a new session cannot begin before batch "
+                         "%" PRIu64 " is folded",
+                         journal->path, journal->appended);
   if (header_pair_set_epoch (&journal->pair, journal->fd, epoch) == -1) {
     journal->dead = true;
-    return nbdedup_fail (EIO, "%s: writing the header: %s",
-                         journal->path, strerror (errno));
+    return nbdedup_fail (EIO, "%s: writing the header: %s", journal->path,
+                         strerror (errno));
   }
   return 0;
 }
@@ -297,7 +304,7 @@ journal_sync (struct journal *journal, uint64_t seq)
   lock_acquire (&j->lock);
   assert (seq <= j->appended);
   while (j->synced < seq && !j->dead) {
-    if (j->running) {           /* until: running is false */
+    if (j->running) { /* until: running is false */
       lock_wait (&j->lock, &j->cond);
       continue;
     }
@@ -318,8 +325,10 @@ journal_sync (struct journal *journal, uint64_t seq)
     pthread_cond_broadcast (&j->cond);
     if (r == -1) {
       lock_release (&j->lock);
-      return nbdedup_fail (EIO, "%s: fdatasync: %s: restart the server, or run "
-                           "the command again", j->path, strerror (err));
+      return nbdedup_fail (EIO,
+                           "%s: fdatasync: %s: restart the server, or run "
+                           "the command again",
+                           j->path, strerror (err));
     }
   }
   r = j->dead ? -1 : 0;
@@ -357,7 +366,7 @@ journal_trim (struct journal *journal, uint64_t seq, uint64_t position)
   assert (seq <= journal->appended);
   assert (seq < journal->appended || position == journal->head);
   if (seq < journal->folded)
-    return;                     /* a later call was faster */
+    return; /* a later call was faster */
   journal->folded = seq;
   journal->tail = position;
   /* The batch's effects are durable, even if the batch itself is not. */
@@ -376,8 +385,9 @@ journal_get_usage (struct journal *journal, uint64_t *live_bytes,
   WITH_LOCK (&journal->lock);
   const uint64_t ring = ring_end (journal) - RING_START;
 
-  *live_bytes = journal->head >= journal->tail ?
-    journal->head - journal->tail : ring - (journal->tail - journal->head);
+  *live_bytes = journal->head >= journal->tail
+    ? journal->head - journal->tail
+    : ring - (journal->tail - journal->head);
   assert (*live_bytes <= ring);
   *ring_bytes = ring;
 }

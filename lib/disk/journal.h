@@ -59,7 +59,7 @@
 #include "base/geometry.h"
 
 #define JOURNAL_ALIGN 512
-#define JOURNAL_HEADER_BYTES 8192       /* two copies, 4 KiB apart */
+#define JOURNAL_HEADER_BYTES 8192 /* two copies, 4 KiB apart */
 #define JOURNAL_MIN_BYTES (UINT64_C (256) << 10)
 #define JOURNAL_MAX_BYTES (UINT64_C (64) << 20)
 /* The longest body of a batch: also bounds memory at replay. */
@@ -68,8 +68,8 @@
 struct journal;
 
 /* Make the file (it must not exist), pre-written and synced. */
-extern int journal_create (const char *path, const uint8_t uuid[UUID_LEN],
-                           uint64_t epoch);
+extern int
+journal_create (const char *path, const uint8_t uuid[UUID_LEN], uint64_t epoch);
 
 /* The same, but first rename an unusable journal, if there is one, to
  * PATH.damaged, or PATH.damaged.2 and so on.  The caller can repeat an
@@ -82,16 +82,15 @@ extern int journal_replace (const char *path, const uint8_t uuid[UUID_LEN],
  * damaged, or of another pool ('uuid' NULL: do not compare).  EINVAL: a newer
  * format.  The text says what to do.
  */
-extern struct journal *journal_open (const char *path,
-                                     const uint8_t uuid[UUID_LEN],
-                                     uint64_t *epoch);
+extern struct journal *
+journal_open (const char *path, const uint8_t uuid[UUID_LEN], uint64_t *epoch);
 /* The same without writing to the file: only replay is allowed. */
 extern struct journal *journal_open_readonly (const char *path,
                                               const uint8_t uuid[UUID_LEN],
                                               uint64_t *epoch);
 /* Read only the header: 0, or -1. */
-extern int journal_peek (const char *path, uint8_t uuid[UUID_LEN],
-                         uint64_t *epoch);
+extern int
+journal_peek (const char *path, uint8_t uuid[UUID_LEN], uint64_t *epoch);
 extern void journal_close (struct journal *journal);
 
 /* Write the header with a new epoch and sync; later batches carry it.
@@ -109,7 +108,7 @@ extern int journal_set_epoch (struct journal *journal, uint64_t epoch);
  * 'epoch' is the session whose batches are expected.
  */
 enum journal_trust {
-  JOURNAL_SETTLED,              /* all records that it names were durable */
+  JOURNAL_SETTLED, /* all records that it names were durable */
   /* There is no proof left that this batch was settled, so the records that it
    * names may not have reached the disk when the power failed.
    */
@@ -117,12 +116,12 @@ enum journal_trust {
   /* The batch was durable, and is damaged: 'fn' gets its list. */
   JOURNAL_DAMAGED,
 };
-extern int journal_replay (struct journal *journal, uint64_t position,
-                           uint64_t folded, uint64_t epoch,
-                           int (*fn) (void *opaque, uint64_t seq,
-                                      enum journal_trust trust,
-                                      const uint8_t *body, size_t len),
-                           void *opaque);
+extern int
+journal_replay (struct journal *journal, uint64_t position, uint64_t folded,
+                uint64_t epoch,
+                int (*fn) (void *opaque, uint64_t seq, enum journal_trust trust,
+                           const uint8_t *body, size_t len),
+                void *opaque);
 
 /* After the replay: true if part of a batch follows the last one.  Either a
  * crash interrupted its write, or it was damaged after a loss of power that
@@ -134,12 +133,12 @@ extern bool journal_was_cut_short (struct journal *journal);
  * the numbers as far as they lead, even if the ring proves that more followed.
  * '*last' is the last batch that 'fn' got.
  */
-extern int journal_follow (struct journal *journal, uint64_t position,
-                           uint64_t folded, uint64_t epoch,
-                           int (*fn) (void *opaque, uint64_t seq,
-                                      enum journal_trust trust,
-                                      const uint8_t *body, size_t len),
-                           void *opaque, uint64_t *last);
+extern int
+journal_follow (struct journal *journal, uint64_t position, uint64_t folded,
+                uint64_t epoch,
+                int (*fn) (void *opaque, uint64_t seq, enum journal_trust trust,
+                           const uint8_t *body, size_t len),
+                void *opaque, uint64_t *last);
 
 /* Append one batch; it is not durable before journal_sync.  If the body is
  * damaged, replay passes 'list' in its place.  'settled' is the highest number
@@ -151,10 +150,9 @@ extern int journal_follow (struct journal *journal, uint64_t position,
  * every later call fails with EIO.  The one exception is ENOSPC from an empty
  * ring that is too small for the batch and cannot be extended.
  */
-extern int journal_append (struct journal *journal,
-                           const struct iovec *iov, int nr_iov,
-                           const struct iovec *list, uint64_t settled,
-                           uint64_t *seq);
+extern int journal_append (struct journal *journal, const struct iovec *iov,
+                           int nr_iov, const struct iovec *list,
+                           uint64_t settled, uint64_t *seq);
 #define JOURNAL_ITSELF UINT64_MAX
 
 /* Sync all batches up to 'seq': the settled ones among them become durable,
@@ -167,19 +165,19 @@ extern int journal_sync (struct journal *journal, uint64_t seq);
 /* The last number appended, and the position where replay would look for the
  * next batch.  pool.db stores both with the effects of all batches up to it.
  */
-extern void journal_get_end (struct journal *journal,
-                             uint64_t *seq, uint64_t *position);
+extern void
+journal_get_end (struct journal *journal, uint64_t *seq, uint64_t *position);
 
 /* Tell the journal that pool.db durably covers everything up to 'seq' and names
  * 'position' (journal_get_end returned both together): the journal may reuse
  * that space.
  */
-extern void journal_trim (struct journal *journal, uint64_t seq,
-                          uint64_t position);
+extern void
+journal_trim (struct journal *journal, uint64_t seq, uint64_t position);
 
 /* Bytes of live batches, and the size of the ring. */
-extern void journal_get_usage (struct journal *journal,
-                               uint64_t *live_bytes, uint64_t *ring_bytes);
+extern void journal_get_usage (struct journal *journal, uint64_t *live_bytes,
+                               uint64_t *ring_bytes);
 
 /* The bytes of the batches that were appended since it was opened. */
 extern uint64_t journal_written_bytes (struct journal *journal);

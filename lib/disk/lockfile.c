@@ -19,7 +19,7 @@
 #include <config.h>
 #endif
 #ifndef _GNU_SOURCE
-#define _GNU_SOURCE             /* F_OFD_SETLK */
+#define _GNU_SOURCE /* F_OFD_SETLK */
 #endif
 
 #include <assert.h>
@@ -120,7 +120,7 @@ parse_text (const char *text, struct lockfile_holder *holder)
 
   p = end + 1;
   len = strcspn (p, "\n");
-  if (p[len] != '\n')           /* cut short */
+  if (p[len] != '\n') /* cut short */
     return false;
   if (len >= sizeof holder->who)
     len = sizeof holder->who - 1;
@@ -142,8 +142,8 @@ read_holder (int fd, struct lockfile_holder *holder)
   if (is_locked (fd, HELD_BYTE, F_RDLCK) == 0 &&
       is_locked (fd, HELD_BYTE, F_WRLCK) == 1) {
     holder->reader = true;
-    holder->reader_is_server =
-      is_locked (fd, READING_SERVER_BYTE, F_WRLCK) == 1;
+    holder->reader_is_server = is_locked (fd, READING_SERVER_BYTE, F_WRLCK) ==
+      1;
     return;
   }
   if (is_locked (fd, TEXT_BYTE, F_WRLCK) != 1)
@@ -155,7 +155,7 @@ read_holder (int fd, struct lockfile_holder *holder)
   if (!parse_text (text, holder))
     memset (holder, 0, sizeof *holder);
   else if (fstat (fd, &st) == 0)
-    holder->since = st.st_mtim.tv_sec;  /* the text is written first */
+    holder->since = st.st_mtim.tv_sec; /* the text is written first */
 }
 
 static int
@@ -167,11 +167,12 @@ fail_busy (const char *pool, int fd, struct lockfile_holder *holder)
   if (holder)
     *holder = h;
   if (h.reader)
-    return nbdedup_fail (EBUSY, "%s: another process has this pool open "
-                         "read-only", pool);
-  if (h.pid == 0)
-    return nbdedup_fail (EBUSY, "%s: another process has this pool open",
+    return nbdedup_fail (EBUSY,
+                         "%s: another process has this pool open "
+                         "read-only",
                          pool);
+  if (h.pid == 0)
+    return nbdedup_fail (EBUSY, "%s: another process has this pool open", pool);
   return nbdedup_fail (EBUSY, "%s: the %s %s (process %d) has this pool open",
                        pool, h.server ? "server" : "command", h.who,
                        (int) h.pid);
@@ -194,9 +195,9 @@ lockfile_holder_is_ending (const struct lockfile_holder *holder)
   if (len <= 0)
     return true;
   text[len] = '\0';
-  p = strrchr (text, ')');      /* PID (NAME) STATE; NAME may contain ")" */
-  return p != NULL && (strncmp (p, ") Z", 3) == 0 ||
-                       strncmp (p, ") X", 3) == 0);
+  p = strrchr (text, ')'); /* PID (NAME) STATE; NAME may contain ")" */
+  return p != NULL &&
+    (strncmp (p, ") Z", 3) == 0 || strncmp (p, ") X", 3) == 0);
 }
 
 /* Format the text of a holder: one line, whatever 'who' contains. */
@@ -232,13 +233,15 @@ write_text (int fd, const char *path, bool server, const char *who)
   if (full_pwrite (fd, text, len, 0) == -1 || ftruncate (fd, len) == -1) {
     if (errno == ENOSPC || errno == EDQUOT)
       return 0;
-    return nbdedup_fail (errno, "%s: cannot record which process has the pool "
-                         "open: %s", path, strerror (errno));
+    return nbdedup_fail (errno,
+                         "%s: cannot record which process has the pool "
+                         "open: %s",
+                         path, strerror (errno));
   }
   r = try_lock (fd, TEXT_BYTE, F_WRLCK);
   if (r == -1)
     return nbdedup_fail (errno, "%s: cannot lock: %s", path, strerror (errno));
-  if (r == 0)                   /* nbdedup never takes only this byte */
+  if (r == 0) /* nbdedup never takes only this byte */
     return nbdedup_fail (EBUSY, "%s: locked by a program that is not nbdedup",
                          path);
   return 0;
@@ -252,8 +255,10 @@ check_regular (int fd, const char *path)
   if (fstat (fd, &st) == -1)
     return nbdedup_fail (errno, "%s: %s", path, strerror (errno));
   if (!S_ISREG (st.st_mode))
-    return nbdedup_fail (EINVAL, "%s: not a regular file, so it is not "
-                         "a pool's lock: remove it", path);
+    return nbdedup_fail (EINVAL,
+                         "%s: not a regular file, so it is not "
+                         "a pool's lock: remove it",
+                         path);
   return 0;
 }
 
@@ -267,8 +272,7 @@ open_to_read (const char *pool, const char *path, int *fd)
   if (*fd == -1) {
     if (errno == ENOENT && access (pool, F_OK) == 0)
       return 0;
-    return nbdedup_fail (errno, "%s: cannot open: %s", path,
-                         strerror (errno));
+    return nbdedup_fail (errno, "%s: cannot open: %s", path, strerror (errno));
   }
   return check_regular (*fd, path);
 }
@@ -286,8 +290,10 @@ test_lock (const char *pool, const char *path, struct lockfile_holder *holder)
     return 0;
   r = is_locked (fd, HELD_BYTE, F_WRLCK);
   if (r == -1)
-    return nbdedup_fail (errno, "%s: cannot tell whether the pool is in "
-                         "use: %s", path, strerror (errno));
+    return nbdedup_fail (errno,
+                         "%s: cannot tell whether the pool is in "
+                         "use: %s",
+                         path, strerror (errno));
   if (r == 1)
     return fail_busy (pool, fd, holder);
   return 0;
@@ -305,16 +311,22 @@ fail_open (const char *pool, const char *path, int err,
     if (test_lock (pool, path, holder) == -1 && errno == EBUSY)
       return -1;
     if (err == EROFS)
-      return nbdedup_fail (EROFS, "%s: cannot lock the pool: its file system "
+      return nbdedup_fail (EROFS,
+                           "%s: cannot lock the pool: its file system "
                            "is read-only; mount it read-write, or only read "
-                           "the pool (--read-only)", path);
-    return nbdedup_fail (err, "%s: cannot lock the pool: %s; run this as a "
+                           "the pool (--read-only)",
+                           path);
+    return nbdedup_fail (err,
+                         "%s: cannot lock the pool: %s; run this as a "
                          "user who may write to %s, or only read "
-                         "it (--read-only)", path, strerror (err), pool);
+                         "it (--read-only)",
+                         path, strerror (err), pool);
   }
   if (err == ELOOP)
-    return nbdedup_fail (EINVAL, "%s: a symbolic link, so it is not a pool's "
-                         "lock: remove it", path);
+    return nbdedup_fail (EINVAL,
+                         "%s: a symbolic link, so it is not a pool's "
+                         "lock: remove it",
+                         path);
   return nbdedup_fail (err, "%s: cannot open: %s", path, strerror (err));
 }
 
@@ -374,8 +386,10 @@ lockfile_share (const char *pool, bool server, int *fd,
     return -1;
   if (mine == -1) {
     if (fd)
-      nbdedup_log (NBDEDUP_LOG_WARNING, "%s: is missing: nothing keeps other "
-                   "processes from writing to the pool", path);
+      nbdedup_log (NBDEDUP_LOG_WARNING,
+                   "%s: is missing: nothing keeps other "
+                   "processes from writing to the pool",
+                   path);
     return 0;
   }
 
@@ -390,9 +404,10 @@ lockfile_share (const char *pool, bool server, int *fd,
   if (r == 1 && server)
     r = try_lock (mine, READING_SERVER_BYTE, F_RDLCK);
   if (r != 1) {
-    nbdedup_log (NBDEDUP_LOG_WARNING, "%s: cannot lock: %s: nothing keeps "
-                 "other processes from writing to the pool", path,
-                 strerror (errno));
+    nbdedup_log (NBDEDUP_LOG_WARNING,
+                 "%s: cannot lock: %s: nothing keeps "
+                 "other processes from writing to the pool",
+                 path, strerror (errno));
     return 0;
   }
   *fd = mine;

@@ -17,11 +17,11 @@
 #include <time.h>
 
 struct lockfile_holder {
-  bool server;                  /* listens on control.sock */
-  bool reader;                  /* at least one reader; no text */
-  bool reader_is_server;        /* ... a server, which may run for long */
+  bool server;           /* listens on control.sock */
+  bool reader;           /* at least one reader; no text */
+  bool reader_is_server; /* ... a server, which may run for long */
   pid_t pid;
-  time_t since;                 /* when it took the lock; 0: not known */
+  time_t since; /* when it took the lock; 0: not known */
   char who[128];
 };
 
@@ -46,7 +46,6 @@ extern int lockfile_share (const char *pool, bool server, int *fd,
 /* True if the holder is ending.  A killed process keeps the lock until the
  * last of its threads has ended; until then it is a zombie.
  */
-extern bool
-lockfile_holder_is_ending (const struct lockfile_holder *holder);
+extern bool lockfile_holder_is_ending (const struct lockfile_holder *holder);
 
 #endif /* NBDEDUP_LOCKFILE_H */

@@ -19,7 +19,7 @@ struct piece {
 };
 
 struct overlay {
-  struct hashtable pieces;      /* owned */
+  struct hashtable pieces; /* owned */
   size_t bytes;
 };
 

@@ -21,8 +21,8 @@ extern void overlay_free (struct overlay *overlay);
 /* Keep a copy of the content of sector 'addr' and those that follow; it
  * replaces an earlier copy for this address.  -1: ENOMEM.
  */
-extern int overlay_put (struct overlay *overlay, uint64_t addr,
-                        const void *buf, size_t len);
+extern int overlay_put (struct overlay *overlay, uint64_t addr, const void *buf,
+                        size_t len);
 
 /* Copy what overlay_put stored for this address.  False unless that has at
  * least 'len' bytes.

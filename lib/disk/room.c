@@ -39,17 +39,17 @@ enum kind { LEAF, AREA, GROUP, COUNT };
 struct room {
   struct room_ops ops;
   uint64_t wal_max;
-  atomic_uint copies;           /* most copies of a record, itself included */
-  _Atomic uint64_t seen[NR_SEEN];       /* hashes; some of older generations */
-  _Atomic uint64_t generation;  /* of the open txg */
+  atomic_uint copies;             /* most copies of a record, itself included */
+  _Atomic uint64_t seen[NR_SEEN]; /* hashes; some of older generations */
+  _Atomic uint64_t generation;    /* of the open txg */
 
-  struct lock lock;             /* protects everything below */
-  uint64_t step, wal_step;      /* STEP_PAGES, or less */
-  uint64_t reserved;            /* blocks, accepted and not yet installed */
-  uint64_t open, folding;       /* blocks in the txgs */
-  uint64_t open_pages, folding_pages;   /* the most that they can touch */
-  uint64_t open_most, folding_most;     /* the same before room_return */
-  uint64_t limit;               /* of open_pages */
+  struct lock lock;        /* protects everything below */
+  uint64_t step, wal_step; /* STEP_PAGES, or less */
+  uint64_t reserved;       /* blocks, accepted and not yet installed */
+  uint64_t open, folding;  /* blocks in the txgs */
+  uint64_t open_pages, folding_pages; /* the most that they can touch */
+  uint64_t open_most, folding_most;   /* the same before room_return */
+  uint64_t limit;                     /* of open_pages */
 };
 
 /* True whenever the lock is not held: no txg has more than what it had before
@@ -75,7 +75,8 @@ room_new (const struct room_ops *ops, uint64_t wal_max)
     return nbdedup_fail_null (ENOMEM, "no memory");
   room->ops = *ops;
   room->wal_max = wal_max < ROOM_WAL_MIN_PAGES * COPIES_MAX
-    ? ROOM_WAL_MIN_PAGES * COPIES_MAX : wal_max;
+    ? ROOM_WAL_MIN_PAGES * COPIES_MAX
+    : wal_max;
   room->copies = 1;
   room->limit = UINT64_MAX;
   room->step = room->wal_step = STEP_PAGES;
@@ -188,7 +189,7 @@ bound_locked (struct room *room, uint64_t pages, uint64_t used)
   assert_held (&room->lock);
   return min_u64 (pages + ROOM_FOLD_PAGES,
                   used + growth (room->open + room->folding, used) +
-                  kept_growth (used));
+                    kept_growth (used));
 }
 
 bool
@@ -245,7 +246,8 @@ static int
 grow_locked (struct room *room, uint64_t need, const struct room_pages *p)
 {
   assert_held (&room->lock);
-  return need <= p->allocated ? 0
+  return need <= p->allocated
+    ? 0
     : allocate_step (room, false, need, UINT64_MAX, &room->step);
 }
 
@@ -254,8 +256,7 @@ grow_locked (struct room *room, uint64_t need, const struct room_pages *p)
  * system was full.
  */
 static int
-reserve_new_locked (struct room *room, unsigned nr,
-                    const struct room_pages *p)
+reserve_new_locked (struct room *room, unsigned nr, const struct room_pages *p)
 {
   uint64_t after = after_locked (room, nr, p->used);
   uint64_t wal = room_kept_wal_pages (after, room->copies);
@@ -263,8 +264,9 @@ reserve_new_locked (struct room *room, unsigned nr,
   assert_held (&room->lock);
   if (grow_locked (room, room_kept_pages (after), p) == -1)
     return -1;
-  return wal <= p->wal_allocated ? 0 :
-    room->ops.allocate (room->ops.opaque, 0, wal);
+  return wal <= p->wal_allocated
+    ? 0
+    : room->ops.allocate (room->ops.opaque, 0, wal);
 }
 
 /* Overwriting uses the kept pages, and leaves half of those in pool.db to
@@ -283,8 +285,9 @@ reserve_overwrite_locked (struct room *room, unsigned nr,
   assert_held (&room->lock);
   if (grow_locked (room, after + kept_growth (p->used) / 2, p) == -1)
     return -1;
-  return wal <= p->wal_allocated ? 0 :
-    room->ops.allocate (room->ops.opaque, 0, wal);
+  return wal <= p->wal_allocated
+    ? 0
+    : room->ops.allocate (room->ops.opaque, 0, wal);
 }
 
 int
@@ -294,8 +297,8 @@ room_reserve (struct room *room, unsigned nr, enum room_use use)
 
   WITH_LOCK (&room->lock);
   room->ops.get (room->ops.opaque, &p);
-  if ((use == ROOM_NEW ? reserve_new_locked (room, nr, &p) :
-       reserve_overwrite_locked (room, nr, &p)) == -1)
+  if ((use == ROOM_NEW ? reserve_new_locked (room, nr, &p)
+                       : reserve_overwrite_locked (room, nr, &p)) == -1)
     return -1;
   room->reserved += nr;
   return 0;
@@ -337,8 +340,9 @@ room_check (struct room *room, uint64_t pages)
   WITH_LOCK (&room->lock);
   WITH_CONSISTENT (room, room);
   room->ops.get (room->ops.opaque, &p);
-  return grow_locked (room, room_kept_pages (after_locked (room, 0, p.used)) +
-                      pages, &p);
+  return grow_locked (room,
+                      room_kept_pages (after_locked (room, 0, p.used)) + pages,
+                      &p);
 }
 
 static bool
@@ -523,8 +527,9 @@ at_once (struct room *room, uint64_t pages)
   /* No limit if the WAL has room for all of pool.db. */
   if (p.wal_allocated >= bound_locked (room, UINT64_MAX / 2, p.used))
     return UINT64_MAX;
-  n = p.wal_allocated < ROOM_FOLD_PAGES ? 0 :
-    (p.wal_allocated - ROOM_FOLD_PAGES) / (pages * room->copies);
+  n = p.wal_allocated < ROOM_FOLD_PAGES
+    ? 0
+    : (p.wal_allocated - ROOM_FOLD_PAGES) / (pages * room->copies);
   return n > 0 ? n : 1;
 }
 
@@ -558,7 +563,7 @@ room_folded (struct room *room)
 {
   WITH_LOCK (&room->lock);
   WITH_CONSISTENT (room, room);
-  assert (room->generation > 0);        /* room_cut came before */
+  assert (room->generation > 0); /* room_cut came before */
   room->folding = room->folding_pages = room->folding_most = 0;
 }
 
@@ -585,8 +590,9 @@ room_fold_pages (struct room *room, uint64_t extra)
   WITH_LOCK (&room->lock);
   room->ops.get (room->ops.opaque, &p);
   pages = bound_locked (room, room->folding_pages + extra, p.used);
-  return is_ample (room, pages) ?
-    min_u64 (pages, pages / ROOM_AMPLE_SHARE + ROOM_FOLD_PAGES) : pages;
+  return is_ample (room, pages)
+    ? min_u64 (pages, pages / ROOM_AMPLE_SHARE + ROOM_FOLD_PAGES)
+    : pages;
 }
 
 uint64_t
@@ -600,10 +606,10 @@ room_background_pages (struct room *room, uint64_t extra)
   if (p.wal_allocated >= bound_locked (room, UINT64_MAX / 2, p.used))
     return UINT64_MAX;
   pages = room->folding_most + extra + ROOM_FOLD_PAGES;
-  if (pages > p.wal_allocated)  /* the file system has the rest */
+  if (pages > p.wal_allocated) /* the file system has the rest */
     pages = room->folding_pages + extra + ROOM_FOLD_PAGES;
   n = p.wal_allocated > pages ? (p.wal_allocated - pages) / room->copies : 0;
   if (n < ROOM_HOLES_PAGES && room->folding_pages == 0)
-    n = ROOM_HOLES_PAGES;       /* a leaf alone has room in the kept pages */
+    n = ROOM_HOLES_PAGES; /* a leaf alone has room in the kept pages */
   return n;
 }

@@ -46,7 +46,7 @@ struct room;
  *   old pointer    record 4 (a group's row may have two overflow pages),
  *                  count 1, ddt 3, segment 2
  */
-#define ROOM_POINTER_PAGES 10   /* to remove an old pointer */
+#define ROOM_POINTER_PAGES 10 /* to remove an old pointer */
 #define ROOM_BLOCK_PAGES (4 + ROOM_POINTER_PAGES)
 #define ROOM_LEAF_PAGES 4
 /* Rows of so many leaves, from a multiple of it on, are neighbours if their
@@ -79,27 +79,27 @@ struct room;
  * ROOM_BATCH_BLOCKS blocks, each in a different leaf.
  */
 #define ROOM_WAL_MIN_PAGES (ROOM_HOLES_PAGES + ROOM_FOLD_PAGES)
-#define ROOM_BATCH_BLOCKS \
+#define ROOM_BATCH_BLOCKS                                                      \
   (ROOM_HOLES_PAGES / (ROOM_BLOCK_PAGES + ROOM_LEAF_PAGES))
 /* Pages by which pool.db may always grow, if it has four times as many. */
 #define ROOM_GROWTH_MIN_PAGES 256
 
 /* Why pool.db grows. */
 enum room_use {
-  ROOM_NEW,                     /* new data */
-  ROOM_OVERWRITE,               /* data that replace other data */
+  ROOM_NEW,       /* new data */
+  ROOM_OVERWRITE, /* data that replace other data */
 };
 
 /* What changes that have entered a txg touch, and no change of that txg has
  * touched before.
  */
 struct room_touched {
-  struct room *room;            /* not owned; NULL: no change was before */
+  struct room *room; /* not owned; NULL: no change was before */
   uint64_t leaves;
-  uint64_t neighbours;          /* leaves beside one of those */
-  uint64_t groups;              /* that get new records, or lose some */
-  uint64_t counts;              /* groups whose records get references */
-  uint64_t added, removed;      /* entries of the index */
+  uint64_t neighbours;     /* leaves beside one of those */
+  uint64_t groups;         /* that get new records, or lose some */
+  uint64_t counts;         /* groups whose records get references */
+  uint64_t added, removed; /* entries of the index */
   /* For the functions below: */
   bool has_leaf;
   uint64_t last_layer, last_leaf, last_group, last_counted;
@@ -123,9 +123,9 @@ extern uint64_t room_touched_pages (const struct room_touched *touched);
 
 /* The pages of pool.db and its WAL. */
 struct room_pages {
-  uint64_t used;                /* pool.db's pages, without free ones */
-  uint64_t allocated;           /* room in its file */
-  uint64_t wal_allocated;       /* room in the WAL's file */
+  uint64_t used;          /* pool.db's pages, without free ones */
+  uint64_t allocated;     /* room in its file */
+  uint64_t wal_allocated; /* room in the WAL's file */
 };
 
 struct room_ops {
@@ -197,8 +197,8 @@ extern void room_return (struct room *room, uint64_t pages,
 /* Pages that both files together lack for 'nr' new blocks, in a pool whose
  * records have up to 'copies' copies.
  */
-extern uint64_t room_missing (const struct room_pages *pages, uint64_t nr,
-                              unsigned copies);
+extern uint64_t
+room_missing (const struct room_pages *pages, uint64_t nr, unsigned copies);
 /* The pages, and the number of blocks accepted and not yet folded. */
 extern uint64_t room_get (struct room *room, struct room_pages *pages);
 

@@ -31,8 +31,8 @@
 
 /* Sorted items in the file, and the part of them that is in memory. */
 struct run {
-  uint64_t offset, end;         /* of the part that is not read yet */
-  uint8_t *buf;                 /* not owned: a part of the sorter's */
+  uint64_t offset, end; /* of the part that is not read yet */
+  uint8_t *buf;         /* not owned: a part of the sorter's */
   size_t pos, len;
 };
 
@@ -40,24 +40,24 @@ struct sorter {
   const char *dir;
   size_t item_len;
   sorter_compare_fn *compare;
-  int fd;                       /* -1: none yet */
+  int fd; /* -1: none yet */
   uint64_t file_end;
   uint64_t nr_items;
-  int (*look) (void *opaque);   /* or NULL */
-  void *opaque;                 /* of look; not owned */
+  int (*look) (void *opaque); /* or NULL */
+  void *opaque;               /* of look; not owned */
 
   /* Adding: unsorted items.  Merging: the runs' parts. */
-  uint8_t *buf;                 /* owned */
-  uint8_t *spare;               /* owned; as large, to distribute items to */
+  uint8_t *buf;   /* owned */
+  uint8_t *spare; /* owned; as large, to distribute items to */
   size_t len, cap;
-  size_t pos;                   /* of the next item, if there is no run */
+  size_t pos; /* of the next item, if there is no run */
   bool finished;
 
-  struct run *runs;             /* owned */
+  struct run *runs; /* owned */
   size_t nr_runs;
-  size_t *heap;                 /* owned; runs, the least item first */
+  size_t *heap; /* owned; runs, the least item first */
   size_t nr_heap;
-  bool advance;                 /* the first one's item has been taken */
+  bool advance; /* the first one's item has been taken */
 };
 
 struct sorter *
@@ -67,7 +67,7 @@ sorter_new (const char *dir, size_t item_len, sorter_compare_fn *compare,
   struct sorter *s = calloc (1, sizeof *s);
 
   assert (memory_bytes >= SORTER_MEMORY_MIN && item_len <= READ_BYTES / 16);
-  assert (item_len >= sizeof (uint64_t));       /* it begins with the key */
+  assert (item_len >= sizeof (uint64_t)); /* it begins with the key */
   if (s == NULL)
     return nbdedup_fail_null (ENOMEM, "no memory");
   s->dir = dir;
@@ -79,8 +79,10 @@ sorter_new (const char *dir, size_t item_len, sorter_compare_fn *compare,
   s->spare = malloc (s->cap);
   if (s->buf == NULL || s->spare == NULL) {
     sorter_free (s);
-    return nbdedup_fail_null (ENOMEM, "cannot allocate %" PRIu64 " bytes of "
-                              "memory for sorting: allow less", memory_bytes);
+    return nbdedup_fail_null (ENOMEM,
+                              "cannot allocate %" PRIu64 " bytes of "
+                              "memory for sorting: allow less",
+                              memory_bytes);
   }
   return s;
 }
@@ -129,8 +131,10 @@ append (struct sorter *s, const void *buf, size_t len)
     return -1;
   if (full_pwrite (s->fd, buf, len, s->file_end) == -1)
     return nbdedup_fail (errno, "%s: writing a temporary file: %s%s", s->dir,
-                         strerror (errno), errno == ENOSPC ?
-                         ": allow more memory, or free some space there" : "");
+                         strerror (errno),
+                         errno == ENOSPC
+                           ? ": allow more memory, or free some space there"
+                           : "");
   s->file_end += len;
   return 0;
 }
@@ -225,7 +229,7 @@ sort_buffer (struct sorter *s)
     ends[part] = begin;
     begin += n;
   }
-  assert (begin == s->len);     /* each item has a part */
+  assert (begin == s->len); /* each item has a part */
   for (i = 0; i < s->len; i += s->item_len) {
     part = (unsigned) ((key_of (s->buf + i) - least) >> shift);
     memcpy (s->spare + ends[part], s->buf + i, s->item_len);
@@ -331,7 +335,7 @@ begin_merge (struct sorter *s, size_t nr, size_t room)
     if (r == 1)
       s->heap[s->nr_heap++] = i;
   }
-  for (i = s->nr_heap / 2; i-- > 0; )
+  for (i = s->nr_heap / 2; i-- > 0;)
     sift_down (s, i);
   return 0;
 }

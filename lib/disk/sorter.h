@@ -40,8 +40,8 @@ extern void sorter_free (struct sorter *s);
 /* sorter_add, sorter_finish and sorter_next call 'look' repeatedly during long
  * work.  If it returns -1 they fail with its error.  May be NULL.
  */
-extern void sorter_set_look (struct sorter *s, int (*look) (void *opaque),
-                             void *opaque);
+extern void
+sorter_set_look (struct sorter *s, int (*look) (void *opaque), void *opaque);
 
 /* Copy the item.  -1: the file cannot be made or written. */
 extern int sorter_add (struct sorter *s, const void *item);

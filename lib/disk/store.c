@@ -45,27 +45,27 @@
 struct store {
   /* Constant after store_open. */
   int fd;
-  char *path;                   /* owned; for messages */
+  char *path; /* owned; for messages */
   bool is_device;
   bool drop_cache;
-  struct overlay *overlay;      /* owned; opened read-only; else NULL */
+  struct overlay *overlay; /* owned; opened read-only; else NULL */
 
-  _Atomic uint64_t read_bytes, written_bytes;   /* no lock */
+  _Atomic uint64_t read_bytes, written_bytes; /* no lock */
 
   /* Only store_open and store_set_epoch change these.  At most one thread may
    * call store_set_epoch at a time.
    */
   struct header_pair pair;
-  struct store_header header;   /* the content of 'pair' */
+  struct store_header header; /* the content of 'pair' */
 
   /* Syncs are numbered.  A caller needs one that starts after the call:
    * number 'started' + 1.
    */
-  struct lock lock;             /* protects the rest; innermost */
-  pthread_cond_t cond;          /* a sync ended */
+  struct lock lock;    /* protects the rest; innermost */
+  pthread_cond_t cond; /* a sync ended */
   uint64_t started, done;
   bool running;
-  bool failed;                  /* permanent */
+  bool failed; /* permanent */
 };
 
 static int
@@ -75,8 +75,8 @@ check_header (const char *path, const struct file_header *h)
 
   if (sector_bytes < 512 || sector_bytes > 8192 ||
       (sector_bytes & (sector_bytes - 1)) != 0)
-    return nbdedup_fail (EIO, "%s: damaged header: sector size %" PRIu32,
-                         path, sector_bytes);
+    return nbdedup_fail (EIO, "%s: damaged header: sector size %" PRIu32, path,
+                         sector_bytes);
   return 0;
 }
 
@@ -173,9 +173,12 @@ static const char *
 open_error (int err)
 {
   switch (err) {
-  case ENOTBLK: return "neither a file nor a block device";
-  case EBUSY: return "the device is mounted or otherwise in use";
-  default: return strerror (err);
+  case ENOTBLK:
+    return "neither a file nor a block device";
+  case EBUSY:
+    return "the device is mounted or otherwise in use";
+  default:
+    return strerror (err);
   }
 }
 
@@ -209,22 +212,27 @@ create_in (int fd, bool is_device, const char *path,
     return nbdedup_fail (errno, "%s: %s", path, strerror (errno));
 
   if (!is_device && length > 0)
-    return nbdedup_fail (EEXIST, "%s: exists already and is not empty: "
-                         "remove it first if it is not needed", path);
+    return nbdedup_fail (EEXIST,
+                         "%s: exists already and is not empty: "
+                         "remove it first if it is not needed",
+                         path);
   if (is_device) {
     if (length < SEGMENT_BYTES)
-      return nbdedup_fail (ENOSPC, "%s: the device has only %" PRIu64 " bytes: "
+      return nbdedup_fail (ENOSPC,
+                           "%s: the device has only %" PRIu64 " bytes: "
                            "at least %" PRIu32 " are needed",
                            path, length, SEGMENT_BYTES);
     if (full_pread (fd, buf, STORE_HEADER_BYTES, 0) != STORE_HEADER_BYTES)
-      return nbdedup_fail (EIO, "%s: the device cannot be read: %s",
-                           path, strerror (errno));
+      return nbdedup_fail (EIO, "%s: the device cannot be read: %s", path,
+                           strerror (errno));
     for (i = 0; i < 2; ++i)
       if (header_state (&header_kind, buf + i * header_kind.copy_distance) !=
           COPY_NO_MAGIC)
-        return nbdedup_fail (EEXIST, "%s: the device belongs to a pool "
+        return nbdedup_fail (EEXIST,
+                             "%s: the device belongs to a pool "
                              "already: erase its first 16 KiB if it "
-                             "is not needed", path);
+                             "is not needed",
+                             path);
     memset (buf, 0, STORE_HEADER_BYTES);
   }
 
@@ -233,8 +241,8 @@ create_in (int fd, bool is_device, const char *path,
   header_pack (&header_kind, &file_header, buf + header_kind.copy_distance);
   if (full_pwrite (fd, buf, STORE_HEADER_BYTES, 0) == -1 ||
       full_sync (fd) == -1)
-    return nbdedup_fail (errno, "%s: writing the header: %s",
-                         path, strerror (errno));
+    return nbdedup_fail (errno, "%s: writing the header: %s", path,
+                         strerror (errno));
   return 0;
 }
 
@@ -253,8 +261,8 @@ store_create (const char *path, const struct store_header *header)
   created = stat (path, &st) == -1 && errno == ENOENT;
   fd = open_records (path, O_RDWR | O_CREAT, &st);
   if (fd == -1)
-    return nbdedup_fail (errno, "%s: cannot be created: %s",
-                         path, open_error (errno));
+    return nbdedup_fail (errno, "%s: cannot be created: %s", path,
+                         open_error (errno));
   real = realpath (path, NULL);
   if (real == NULL) {
     err = nbdedup_fail (errno, "%s: %s", path, strerror (errno));
@@ -267,13 +275,13 @@ store_create (const char *path, const struct store_header *header)
    * 'path' is a link, in that of the link.
    */
   if (sync_directory_of (real) == -1 || sync_directory_of (path) == -1) {
-    nbdedup_fail (errno, "%s: syncing its directory: %s",
-                  path, strerror (errno));
+    nbdedup_fail (errno, "%s: syncing its directory: %s", path,
+                  strerror (errno));
     goto undo;
   }
   return 0;
 
- undo:
+undo:
   err = errno;
   if (created)
     unlink (real);
@@ -291,11 +299,12 @@ read_header (struct store *store)
   if (get_length (store->fd, store->is_device, &length) == -1)
     return nbdedup_fail (errno, "%s: %s", store->path, strerror (errno));
   if (length < STORE_HEADER_BYTES)
-    return nbdedup_fail (EIO, "%s: too short for a pool's records (%" PRIu64
+    return nbdedup_fail (EIO,
+                         "%s: too short for a pool's records (%" PRIu64
                          " bytes): restore it from a backup",
                          store->path, length);
-  if (header_pair_read (&store->pair, &header_kind, store->fd,
-                        store->path) == -1)
+  if (header_pair_read (&store->pair, &header_kind, store->fd, store->path) ==
+      -1)
     return -1;
   from_file_header (&store->pair.header, &store->header);
   return 0;
@@ -329,11 +338,13 @@ open_store (const char *path, bool drop_cache, bool readonly)
   store->fd = open_records (path, readonly ? O_RDONLY : O_RDWR, &st);
   if (store->fd == -1) {
     if (errno == ENOENT)
-      nbdedup_fail (EIO, "%s: is missing: put it back, or restore it from a "
-                    "backup", path);
+      nbdedup_fail (EIO,
+                    "%s: is missing: put it back, or restore it from a "
+                    "backup",
+                    path);
     else
-      nbdedup_fail (errno == EISDIR || errno == ENOTBLK ? EIO : errno,
-                    "%s: %s", path, open_error (errno));
+      nbdedup_fail (errno == EISDIR || errno == ENOTBLK ? EIO : errno, "%s: %s",
+                    path, open_error (errno));
     goto fail;
   }
   store->is_device = S_ISBLK (st.st_mode);
@@ -344,7 +355,7 @@ open_store (const char *path, bool drop_cache, bool readonly)
     goto fail;
   return store;
 
- fail:
+fail:
   err = errno;
   store_close (store);
   errno = err;
@@ -375,8 +386,7 @@ store_close (struct store *store)
     if (store->drop_cache)
       posix_fadvise (store->fd, 0, 0, POSIX_FADV_DONTNEED);
     if (close (store->fd) == -1)
-      r = nbdedup_fail (EIO, "%s: closing: %s", store->path,
-                        strerror (errno));
+      r = nbdedup_fail (EIO, "%s: closing: %s", store->path, strerror (errno));
   }
   overlay_free (store->overlay);
   pthread_cond_destroy (&store->cond);
@@ -406,12 +416,12 @@ store_set_epoch (struct store *store, uint64_t epoch)
 {
   int r;
 
-  assert (store->overlay == NULL);      /* read-write */
+  assert (store->overlay == NULL); /* read-write */
   r = header_pair_set_epoch (&store->pair, store->fd, epoch);
   from_file_header (&store->pair.header, &store->header);
   if (r == -1)
-    return nbdedup_fail (EIO, "%s: writing the header: %s",
-                         store->path, strerror (errno));
+    return nbdedup_fail (EIO, "%s: writing the header: %s", store->path,
+                         strerror (errno));
   return 0;
 }
 
@@ -419,8 +429,7 @@ store_set_epoch (struct store *store, uint64_t epoch)
  * a damaged disk.
  */
 static int
-get_offset (struct store *store, uint64_t addr, uint64_t len,
-            uint64_t *offset)
+get_offset (struct store *store, uint64_t addr, uint64_t len, uint64_t *offset)
 {
   const uint64_t sector = store->header.sector_bytes;
 
@@ -456,8 +465,8 @@ store_read_most (struct store *store, uint64_t addr, void *buf, size_t len)
     return (int64_t) len;
   r = full_pread (store->fd, buf, len, offset);
   if (r == -1)
-    return nbdedup_fail (EIO, "%s: reading %zu bytes at sector %" PRIu64
-                         ": %s", store->path, len, addr, strerror (errno));
+    return nbdedup_fail (EIO, "%s: reading %zu bytes at sector %" PRIu64 ": %s",
+                         store->path, len, addr, strerror (errno));
   atomic_fetch_add_explicit (&store->read_bytes, (uint64_t) r,
                              memory_order_relaxed);
   if (store->drop_cache)
@@ -473,7 +482,8 @@ store_read (struct store *store, uint64_t addr, void *buf, size_t len)
   if (r == -1)
     return -1;
   if ((size_t) r < len)
-    return nbdedup_fail (EIO, "%s: reading %zu bytes at sector %" PRIu64
+    return nbdedup_fail (EIO,
+                         "%s: reading %zu bytes at sector %" PRIu64
                          ": the file ends there (is it truncated?)",
                          store->path, len, addr);
   return 0;
@@ -524,7 +534,7 @@ store_sync (struct store *store)
   lock_acquire (&store->lock);
   need = store->started + 1;
   while (store->done < need && !store->failed) {
-    if (store->running) {       /* until: running is false */
+    if (store->running) { /* until: running is false */
       lock_wait (&store->lock, &store->cond);
       continue;
     }
@@ -548,15 +558,19 @@ store_sync (struct store *store)
     pthread_cond_broadcast (&store->cond);
     if (r == -1) {
       lock_release (&store->lock);
-      return nbdedup_fail (EIO, "%s: fdatasync: %s: restart the server, or run "
-                           "the command again", store->path, strerror (err));
+      return nbdedup_fail (EIO,
+                           "%s: fdatasync: %s: restart the server, or run "
+                           "the command again",
+                           store->path, strerror (err));
     }
   }
   r = store->done >= need ? 0 : -1;
   lock_release (&store->lock);
   if (r == -1)
-    return nbdedup_fail (EIO, "%s: an earlier fdatasync failed: restart the "
-                         "server, or run the command again", store->path);
+    return nbdedup_fail (EIO,
+                         "%s: an earlier fdatasync failed: restart the "
+                         "server, or run the command again",
+                         store->path);
   return 0;
 }
 
@@ -584,7 +598,7 @@ allocate_by_hand (struct store *store, uint64_t offset, uint64_t end)
   while (offset < end && offset < length) {
     hole = lseek (store->fd, offset, SEEK_HOLE);
     if (hole == -1 || (uint64_t) hole >= length)
-      break;                    /* only data up to the end */
+      break; /* only data up to the end */
     if ((uint64_t) hole >= end)
       return 0;
     data = lseek (store->fd, hole, SEEK_DATA);
@@ -631,7 +645,8 @@ store_allocate_segment (struct store *store, uint64_t segment)
   if (length < offset + SEGMENT_BYTES && ftruncate (store->fd, length) == -1)
     err = errno;
   if (is_full (err))
-    return nbdedup_fail (ENOSPC, "%s: no room for %" PRIu32 " more bytes: %s: "
+    return nbdedup_fail (ENOSPC,
+                         "%s: no room for %" PRIu32 " more bytes: %s: "
                          "free some space on its file system",
                          store->path, SEGMENT_BYTES, strerror (err));
   return nbdedup_fail (EIO, "%s: allocating segment %" PRIu64 ": %s",
@@ -662,9 +677,10 @@ store_punch (struct store *store, uint64_t addr, uint64_t nr_sectors)
                    offset, len);
   while (r == -1 && errno == EINTR);
   if (r == -1 && errno == EIO)
-    return nbdedup_fail (EIO, "%s: giving back %" PRIu64 " bytes at sector "
-                         "%" PRIu64 ": %s", store->path, len, addr,
-                         strerror (errno));
+    return nbdedup_fail (EIO,
+                         "%s: giving back %" PRIu64 " bytes at sector "
+                         "%" PRIu64 ": %s",
+                         store->path, len, addr, strerror (errno));
   return 0;
 }
 

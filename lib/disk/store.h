@@ -21,12 +21,12 @@
 #include "format/hash.h"
 
 struct store_header {
-  uint8_t uuid[UUID_LEN];       /* the pool's */
-  uint64_t epoch;               /* the pool's: see pool.c */
-  uint32_t sector_bytes;        /* 512 .. 8192 */
-  uint64_t features_incompat;   /* unknown bit: refuse to open */
-  uint64_t features_compat;     /* unknown bit: ignore */
-  uint64_t features_autoclear;  /* unknown bit: clear before writing */
+  uint8_t uuid[UUID_LEN];      /* the pool's */
+  uint64_t epoch;              /* the pool's: see pool.c */
+  uint32_t sector_bytes;       /* 512 .. 8192 */
+  uint64_t features_incompat;  /* unknown bit: refuse to open */
+  uint64_t features_compat;    /* unknown bit: ignore */
+  uint64_t features_autoclear; /* unknown bit: clear before writing */
   /* Of a pool with a keyed hash; else 0 and not known. */
   int hash;
   struct hash_key hash_key;
@@ -55,8 +55,8 @@ extern int store_close (struct store *store);
 extern const struct store_header *store_get_header (struct store *store);
 
 /* The next store_set_epoch writes this key, too. */
-extern void store_set_hash (struct store *store, int hash,
-                            const struct hash_key *key);
+extern void
+store_set_hash (struct store *store, int hash, const struct hash_key *key);
 /* Write the header with a new epoch, one copy after the other, and sync. */
 extern int store_set_epoch (struct store *store, uint64_t epoch);
 
@@ -64,16 +64,16 @@ extern int store_set_epoch (struct store *store, uint64_t epoch);
  * any 'len', and fails with EIO past the end of the file; a write has whole
  * sectors.  No lock; any number of threads.  -1: EIO or ENOSPC.
  */
-extern int store_read (struct store *store, uint64_t addr,
-                       void *buf, size_t len);
-extern int store_write (struct store *store, uint64_t addr,
-                        const void *buf, size_t len);
+extern int
+store_read (struct store *store, uint64_t addr, void *buf, size_t len);
+extern int
+store_write (struct store *store, uint64_t addr, const void *buf, size_t len);
 
 /* The same read, but up to the end of the file: returns the number of bytes
  * read.
  */
-extern int64_t store_read_most (struct store *store, uint64_t addr,
-                                void *buf, size_t len);
+extern int64_t
+store_read_most (struct store *store, uint64_t addr, void *buf, size_t len);
 
 /* The bytes that store_read and store_write have moved since it was opened. */
 extern void store_get_traffic (struct store *store, uint64_t *read_bytes,
@@ -99,18 +99,18 @@ extern int store_allocate_segment (struct store *store, uint64_t segment);
 /* Punch a hole: free the sectors' space, and let them read as zeroes.  No
  * error if the file system cannot do that.
  */
-extern int store_punch (struct store *store, uint64_t addr,
-                        uint64_t nr_sectors);
+extern int
+store_punch (struct store *store, uint64_t addr, uint64_t nr_sectors);
 
 /* The file system, or the device, that holds the store.  On a device
  * 'free_bytes' is the space past the 'nr_segments' segments in use.
  */
 struct store_fs {
-  uint64_t dev;                 /* st_dev; the number of a device itself */
+  uint64_t dev; /* st_dev; the number of a device itself */
   uint64_t total_bytes, free_bytes;
 };
-extern int store_get_fs (struct store *store, uint64_t nr_segments,
-                         struct store_fs *fs);
+extern int
+store_get_fs (struct store *store, uint64_t nr_segments, struct store_fs *fs);
 
 /* Is it a block device, and no file? */
 extern bool store_is_device (struct store *store);

@@ -50,7 +50,7 @@
 #define FREE_TIMES 4
 
 struct warm_file {
-  int fd;                       /* owned */
+  int fd; /* owned */
   uint8_t header[HEADER_LEN];
   struct warm_stamp stamp;
   uint64_t seed;
@@ -59,14 +59,14 @@ struct warm_file {
 };
 
 struct warm_writer {
-  int fd;                       /* owned */
-  char *path, *new_path;        /* owned */
-  uint8_t *buf;                 /* owned; PIECE_BYTES */
-  size_t nr_buf;                /* bytes in it, not written yet */
-  uint64_t written;             /* bytes of the file before them */
+  int fd;                /* owned */
+  char *path, *new_path; /* owned */
+  uint8_t *buf;          /* owned; PIECE_BYTES */
+  size_t nr_buf;         /* bytes in it, not written yet */
+  uint64_t written;      /* bytes of the file before them */
   uint64_t seed;
-  uint64_t left;                /* bytes of the payload not written yet */
-  XXH3_state_t *hash;           /* owned; of the section */
+  uint64_t left;      /* bytes of the payload not written yet */
+  XXH3_state_t *hash; /* owned; of the section */
   bool failed;
 };
 
@@ -97,7 +97,8 @@ header_unpack (struct warm_file *f, const uint8_t uuid[UUID_LEN])
     return false;
   f->seed = get_le64 (buf + 24);
   f->stamp = (struct warm_stamp) {
-    .epoch = get_le64 (buf + 32), .fold = get_le64 (buf + 40),
+    .epoch = get_le64 (buf + 32),
+    .fold = get_le64 (buf + 40),
     .index_entries = get_le64 (buf + 48),
   };
   return true;
@@ -119,8 +120,10 @@ find_sections (struct warm_file *f, uint64_t size)
          full_pread (f->fd, buf, sizeof buf, at) == sizeof buf) {
     s = &f->sections[f->nr];
     *s = (struct warm_section) {
-      .type = get_le32 (buf), .part = get_le32 (buf + 4),
-      .len = get_le64 (buf + 8), .nr = get_le64 (buf + 16),
+      .type = get_le32 (buf),
+      .part = get_le32 (buf + 4),
+      .len = get_le64 (buf + 8),
+      .nr = get_le64 (buf + 16),
       .offset = at + SECTION_LEN,
     };
     if (s->len % 8 != 0 || s->len > size - at - SECTION_LEN - CKSUM_LEN)
@@ -212,7 +215,7 @@ warm_file_read (struct warm_file *f, const struct warm_section *s,
 
   if (hash && buf &&
       full_pread (f->fd, buf, SECTION_LEN, s->offset - SECTION_LEN) ==
-      SECTION_LEN) {
+        SECTION_LEN) {
     XXH3_64bits_reset_withSeed (hash, f->seed);
     XXH3_64bits_update (hash, buf, SECTION_LEN);
     r = read_payload (f, s, hash, buf, fn, opaque);
@@ -367,7 +370,7 @@ warm_writer_finish (struct warm_writer *w)
 {
   int r = 0;
 
-  assert (w->left == 0);        /* warm_writer_end came before */
+  assert (w->left == 0); /* warm_writer_end came before */
   put_out (w);
   if (w->failed || rename (w->new_path, w->path) == -1) {
     unlink (w->new_path);

@@ -32,17 +32,17 @@ struct warm_stamp {
 };
 
 enum warm_type {
-  WARM_RECORDS = 1,             /* addresses, 8 bytes each */
-  WARM_LEAVES = 2,              /* layer and leaf, 16 bytes each */
-  WARM_FILTER = 3,              /* one for each part of the filter */
+  WARM_RECORDS = 1, /* addresses, 8 bytes each */
+  WARM_LEAVES = 2,  /* layer and leaf, 16 bytes each */
+  WARM_FILTER = 3,  /* one for each part of the filter */
 };
 
 struct warm_section {
   uint32_t type;
-  uint32_t part;                /* of the filter; else 0 */
-  uint64_t len;                 /* of the payload, in bytes */
-  uint64_t nr;                  /* numbers added to the part; else 0 */
-  uint64_t offset;              /* of the payload; in a file only */
+  uint32_t part;   /* of the filter; else 0 */
+  uint64_t len;    /* of the payload, in bytes */
+  uint64_t nr;     /* numbers added to the part; else 0 */
+  uint64_t offset; /* of the payload; in a file only */
 };
 
 /*----------------------------------------------------------------------
@@ -52,18 +52,18 @@ struct warm_section {
 struct warm_file;
 
 /* NULL: there is none, or it is not one of this pool. */
-extern struct warm_file *warm_file_open (const char *path,
-                                         const uint8_t uuid[UUID_LEN]);
+extern struct warm_file *
+warm_file_open (const char *path, const uint8_t uuid[UUID_LEN]);
 extern void warm_file_close (struct warm_file *file);
 
 /* Was its filter saved in this state of the index? */
-extern bool warm_file_is_of (const struct warm_file *file,
-                             const struct warm_stamp *stamp);
+extern bool
+warm_file_is_of (const struct warm_file *file, const struct warm_stamp *stamp);
 
 /* NULL: it has no such section.  The section may still be damaged. */
-extern const struct warm_section *
-warm_file_find (const struct warm_file *file, enum warm_type type,
-                uint32_t part);
+extern const struct warm_section *warm_file_find (const struct warm_file *file,
+                                                  enum warm_type type,
+                                                  uint32_t part);
 
 /* Read a section's payload in pieces of whole 8-byte words.  0; -1: it is
  * damaged (the function may have got some of it), or the function returned
@@ -92,10 +92,10 @@ extern struct warm_writer *warm_writer_new (const char *path,
                                             const uint8_t uuid[UUID_LEN],
                                             const struct warm_stamp *stamp);
 /* A section; its payload follows. */
-extern void warm_writer_begin (struct warm_writer *w,
-                               const struct warm_section *section);
-extern void warm_writer_put (struct warm_writer *w, const void *buf,
-                             size_t len);
+extern void
+warm_writer_begin (struct warm_writer *w, const struct warm_section *section);
+extern void
+warm_writer_put (struct warm_writer *w, const void *buf, size_t len);
 extern void warm_writer_end (struct warm_writer *w);
 /* Replace the file at 'path' if all could be written: 0.  Else it stays as it
  * was: -1.  Frees 'w'.

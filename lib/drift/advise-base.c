@@ -37,17 +37,17 @@
 
 struct base_item {
   uint64_t block;
-  uint64_t addr;                /* 0: a hole, or lost */
-  uint64_t who;                 /* 0: the golden image; else candidate + 1 */
+  uint64_t addr; /* 0: a hole, or lost */
+  uint64_t who;  /* 0: the golden image; else candidate + 1 */
 };
 
 struct candidate {
-  struct view_name *name;       /* not owned */
+  struct view_name *name; /* not owned */
   bool is_clone;
-  bool inherits;                /* stands on the golden image */
-  bool of_clone;                /* is one, or a snapshot of one */
-  uint64_t limit;               /* it inherits blocks below this one */
-  uint64_t own;                 /* pointers that it does not inherit */
+  bool inherits;  /* stands on the golden image */
+  bool of_clone;  /* is one, or a snapshot of one */
+  uint64_t limit; /* it inherits blocks below this one */
+  uint64_t own;   /* pointers that it does not inherit */
 
   uint64_t matches;
   /* Where it does not inherit and the golden image has data: the clones with
@@ -60,29 +60,29 @@ struct candidate {
 };
 
 struct bases {
-  struct view *v;               /* not owned */
-  const struct drift_blocks *blocks;    /* not owned */
-  struct sorter *sorter;        /* owned */
-  struct candidate *p;          /* owned; the clones first, in their order */
+  struct view *v;                    /* not owned */
+  const struct drift_blocks *blocks; /* not owned */
+  struct sorter *sorter;             /* owned */
+  struct candidate *p; /* owned; the clones first, in their order */
   size_t nr;
-  struct candidate **by_limit;  /* owned; those that inherit, ascending */
+  struct candidate **by_limit; /* owned; those that inherit, ascending */
   size_t nr_by_limit;
   uint64_t own_blocks, logical; /* of all clones */
 
-  struct record_join *join;     /* not owned */
-  struct base_item *group;      /* owned; those of the present block */
+  struct record_join *join; /* not owned */
+  struct base_item *group;  /* owned; those of the present block */
   size_t nr_group, cap;
-  size_t nr_settled;            /* of by_limit */
-  uint64_t nr_inherit;          /* clones whose limit is not reached */
-  uint64_t sum_same;            /* over the golden image's blocks: clones with
+  size_t nr_settled;   /* of by_limit */
+  uint64_t nr_inherit; /* clones whose limit is not reached */
+  uint64_t sum_same;   /* over the golden image's blocks: clones with
                                  * the same there */
-  uint64_t sum_golden;          /* those blocks */
+  uint64_t sum_golden; /* those blocks */
 
   const struct candidate *best[WHO_PROMOTE + 1];
   uint64_t best_own[WHO_PROMOTE + 1];
-  struct view_name **rebases[WHO_PROMOTE + 1];  /* owned */
+  struct view_name **rebases[WHO_PROMOTE + 1]; /* owned */
   size_t nr_rebases[WHO_PROMOTE + 1];
-  const struct view_name *destroys[WHO_PROMOTE + 1];    /* NULL: nothing */
+  const struct view_name *destroys[WHO_PROMOTE + 1]; /* NULL: nothing */
 };
 
 static int
@@ -320,7 +320,8 @@ add_all_blocks (struct bases *b, struct drift_progress *progress)
   for (i = 0; i < b->nr; ++i) {
     c = &b->p[i];
     if (add_blocks (b, i + 1, c->name->layer, c->inherits ? golden : NULL) ==
-        -1 || drift_progress (progress, progress->done) == -1)
+          -1 ||
+        drift_progress (progress, progress->done) == -1)
       return -1;
     if (c->is_clone)
       b->own_blocks += c->own;
@@ -422,11 +423,11 @@ show_items (struct bases *b, uint64_t inheriting)
 
   for (i = 0; i < b->nr_group; ++i) {
     item = &b->group[i];
-    if (item->addr == 0 ||
-        (item->who > 0 && !candidate_of (b, item)->is_clone))
+    if (item->addr == 0 || (item->who > 0 && !candidate_of (b, item)->is_clone))
       continue;
     who = item->who > 0 ? WHO_CLONES + (uint32_t) item->who - 1
-      : inheriting > 0 ? WHO_INHERITED : WHO_GOLDEN;
+      : inheriting > 0  ? WHO_INHERITED
+                        : WHO_GOLDEN;
     if (record_join_add_content (b->join, item->addr, who, 0, false) == -1)
       return -1;
   }
@@ -464,8 +465,8 @@ take_item (struct bases *b, const struct base_item *item)
       return -1;
     b->nr_group = 0;
   }
-  if (array_reserve (&b->group, &b->cap, b->nr_group + 1,
-                     sizeof *b->group) == -1)
+  if (array_reserve (&b->group, &b->cap, b->nr_group + 1, sizeof *b->group) ==
+      -1)
     return -1;
   b->group[b->nr_group++] = *item;
   return 0;
@@ -482,8 +483,7 @@ match_all (struct bases *b, struct drift_progress *progress)
     return -1;
   while ((r = sorter_next (b->sorter, &item)) == 1)
     if (take_item (b, item) == -1 ||
-        (++n % 65536 == 0 &&
-         drift_progress (progress, progress->done) == -1))
+        (++n % 65536 == 0 && drift_progress (progress, progress->done) == -1))
       return -1;
   if (r == -1 || end_group (b) == -1)
     return -1;
@@ -509,7 +509,8 @@ own_blocks_on (const struct bases *b, const struct candidate *c, uint64_t *own)
     matches += c->sum_same - c->others_same -
       (c->is_clone ? c->sum_golden - c->diverged : 0);
   if (matches > logical)
-    return nbdedup_fail (EIO, "pool.db: the clones have more blocks than their "
+    return nbdedup_fail (EIO,
+                         "pool.db: the clones have more blocks than their "
                          "layers count: run nbdedup check");
   *own = logical - matches;
   return 0;
@@ -670,7 +671,7 @@ name_snapshot (const struct bases *b, const struct view_name *target,
   for (i = 0; i < b->v->nr_names && !target->is_snapshot; ++i)
     if (strcmp (b->v->names[i].name, name) == 0) {
       snprintf (name, VOLUME_LABEL_MAX, "%s@golden%u", target->name, ++n);
-      i = SIZE_MAX;             /* compare it with all */
+      i = SIZE_MAX; /* compare it with all */
     }
 }
 
@@ -687,8 +688,7 @@ bases_json (const struct bases *b, unsigned who, uint64_t freed_bytes)
   rebases = json_array ();
   destroys = json_array ();
   for (i = 0; i < b->nr_rebases[who]; ++i)
-    json_array_append_new (rebases,
-                           json_string (b->rebases[who][i]->name));
+    json_array_append_new (rebases, json_string (b->rebases[who][i]->name));
   if (b->destroys[who])
     json_array_append_new (destroys, json_string (b->destroys[who]->name));
   name_snapshot (b, c->name, snapshot);

@@ -20,7 +20,11 @@
  * clone inherits from it, and where one does; then the clones.
  */
 enum {
-  WHO_BACKGROUND, WHO_REBASE, WHO_PROMOTE, WHO_GOLDEN, WHO_INHERITED,
+  WHO_BACKGROUND,
+  WHO_REBASE,
+  WHO_PROMOTE,
+  WHO_GOLDEN,
+  WHO_INHERITED,
   WHO_CLONES,
 };
 
@@ -41,10 +45,9 @@ extern int advise_find_content (struct view *v, const struct digest *digest,
 struct zeroes;
 
 /* 'v', 'blocks' and 'source' outlive it. */
-extern struct zeroes *zeroes_new (struct view *v,
-                                  const struct drift_blocks *blocks,
-                                  const struct advise_source *source,
-                                  uint64_t memory_bytes);
+extern struct zeroes *
+zeroes_new (struct view *v, const struct drift_blocks *blocks,
+            const struct advise_source *source, uint64_t memory_bytes);
 extern void zeroes_free (struct zeroes *z);
 /* As advise_zero. */
 extern int zeroes_add (struct zeroes *z, unsigned set, uint64_t clone,
@@ -74,8 +77,8 @@ extern uint64_t bases_own_blocks (const struct bases *b);
 /* The best one for WHO_REBASE or WHO_PROMOTE; null: there is none.  'freed' is
  * that party's.
  */
-extern json_t *bases_json (const struct bases *b, unsigned who,
-                           uint64_t freed_bytes);
+extern json_t *
+bases_json (const struct bases *b, unsigned who, uint64_t freed_bytes);
 
 /*----------------------------------------------------------------------
  * advise-rewrite.c
@@ -88,8 +91,8 @@ extern struct again *again_new (struct view *v,
                                 uint64_t memory_bytes);
 extern void again_free (struct again *g);
 /* A record that party 'who' shows (WHO_GOLDEN ...), each once. */
-extern int again_add (struct again *g, const struct record *record,
-                      uint32_t who);
+extern int
+again_add (struct again *g, const struct record *record, uint32_t who);
 extern int again_run (struct again *g, const struct advise_source *source);
 extern json_t *again_json (const struct again *g);
 

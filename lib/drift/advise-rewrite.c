@@ -38,28 +38,28 @@ struct stored_item {
 
 /* Of the golden image or a clone: the last that shows a record has it. */
 struct part {
-  bool misses;                  /* "rewrite --dedup" must look at it */
-  uint64_t other_sectors;       /* of records with another codec than today's */
-  uint64_t tried_sectors;       /* ... of them in the sample */
-  int64_t saved_sectors;        /* what storing those again saves */
+  bool misses;            /* "rewrite --dedup" must look at it */
+  uint64_t other_sectors; /* of records with another codec than today's */
+  uint64_t tried_sectors; /* ... of them in the sample */
+  int64_t saved_sectors;  /* what storing those again saves */
 };
 
 struct again {
-  struct view *v;               /* not owned */
-  const struct drift_blocks *blocks;    /* not owned */
-  const struct compression *golden;     /* of the golden image's volume, not
+  struct view *v;                    /* not owned */
+  const struct drift_blocks *blocks; /* not owned */
+  const struct compression *golden;  /* of the golden image's volume, not
                                          * owned; NULL: it is destroyed, and
                                          * only clones can be named */
-  struct sorter *sorter;        /* owned */
-  struct part *parts;           /* owned; 0: the golden image; clone + 1 */
+  struct sorter *sorter;             /* owned */
+  struct part *parts;                /* owned; 0: the golden image; clone + 1 */
   uint64_t missed_sectors;
 
-  struct stored_item keep;      /* of the present content */
+  struct stored_item keep; /* of the present content */
   bool has_keep;
-  struct stored_item *sample;   /* owned */
+  struct stored_item *sample; /* owned */
   size_t nr_sample, cap;
-  uint64_t nr_other;            /* records with another codec than today's */
-  uint64_t random;              /* state: SplitMix64 */
+  uint64_t nr_other; /* records with another codec than today's */
+  uint64_t random;   /* state: SplitMix64 */
 };
 
 static int
@@ -131,7 +131,7 @@ again_add (struct again *g, const struct record *record, uint32_t who)
   struct stored_item item;
 
   if (who == WHO_GOLDEN && g->golden == NULL)
-    return 0;                   /* "rewrite" cannot come to it */
+    return 0; /* "rewrite" cannot come to it */
   memset (&item, 0, sizeof item);
   item.digest = record->digest;
   item.domain = record->domain;
@@ -165,7 +165,7 @@ compression_of (const struct again *g, uint32_t who)
 {
   if (who == 0 && g->golden)
     return g->golden;
-  assert (g->blocks->nr > 0);   /* of a destroyed one */
+  assert (g->blocks->nr > 0); /* of a destroyed one */
   return &g->blocks->clones[who == 0 ? 0 : who - 1]->compression;
 }
 
@@ -213,7 +213,8 @@ begin_content (struct again *g, const struct stored_item *item)
 {
   struct stored_item other = *item;
   struct record record;
-  int found = item->is_indexed ? 0
+  int found = item->is_indexed
+    ? 0
     : advise_find_content (g->v, &item->digest, item->lsize, &record);
 
   g->has_keep = true;
@@ -246,8 +247,8 @@ take_item (struct again *g, const struct stored_item *item)
  */
 
 struct trial {
-  struct codec_ctx *codec;      /* owned */
-  uint8_t *in, *out;            /* owned */
+  struct codec_ctx *codec; /* owned */
+  uint8_t *in, *out;       /* owned */
   uint32_t len;
 };
 
@@ -277,12 +278,11 @@ try_item (struct again *g, struct trial *t, const struct stored_item *item,
 
   if (make_room (t, item->lsize) == -1)
     return -1;
-  if (source->read_record (source->opaque, &item->ptr, item->lsize,
-                           t->in) == -1)
-    return errno == EIO ? 0 : -1;       /* damaged: it stays as it is */
-  new = sectors_of ((uint32_t) codec_store (t->codec, today,
-                                            g->v->sector_bytes, t->in,
-                                            item->lsize, t->out, &codec),
+  if (source->read_record (source->opaque, &item->ptr, item->lsize, t->in) ==
+      -1)
+    return errno == EIO ? 0 : -1; /* damaged: it stays as it is */
+  new = sectors_of ((uint32_t) codec_store (t->codec, today, g->v->sector_bytes,
+                                            t->in, item->lsize, t->out, &codec),
                     g->v->sector_bytes);
   part->tried_sectors += now;
   if (new < now || codec == today->codec)
@@ -326,7 +326,8 @@ static int64_t
 saved_by_codec (const struct part *part)
 {
   return part->tried_sectors == part->other_sectors ? part->saved_sectors
-    : part->tried_sectors == 0 ? 0
+    : part->tried_sectors == 0
+    ? 0
     : (int64_t) ((double) part->saved_sectors / (double) part->tried_sectors *
                  (double) part->other_sectors);
 }

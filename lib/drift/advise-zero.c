@@ -30,7 +30,7 @@
  * each set, then each clone alone.
  */
 #define WHO_SET(set) (1 + (uint32_t) (set))
-#define WHO_CLONE_SET(clone, set) \
+#define WHO_CLONE_SET(clone, set)                                              \
   (1 + ADVISE_SETS + (uint32_t) (clone) * ADVISE_SETS + (uint32_t) (set))
 #define CLONES_MAX ((RECORD_JOIN_WHO_MAX - 1) / ADVISE_SETS - 1)
 
@@ -44,26 +44,26 @@ struct cost_item {
 
 /* Where a set has come to, and the block there that is zeroed in part. */
 struct frontier {
-  uint64_t clone, offset;       /* what comes next is not before this */
+  uint64_t clone, offset; /* what comes next is not before this */
   bool has_block;
   uint64_t block;
-  uint8_t *buf;                 /* owned; its content, a part of it zeroed */
+  uint8_t *buf; /* owned; its content, a part of it zeroed */
   bool is_changed;
 };
 
 struct zeroes {
-  struct view *v;               /* not owned */
-  const struct drift_blocks *blocks;    /* not owned */
-  const struct advise_source *source;   /* not owned */
-  struct record_join *join;     /* owned */
-  struct sorter *costs;         /* owned */
-  uint64_t *freed;              /* owned; sectors, by party */
-  uint64_t *cost;               /* owned; the same */
+  struct view *v;                     /* not owned */
+  const struct drift_blocks *blocks;  /* not owned */
+  const struct advise_source *source; /* not owned */
+  struct record_join *join;           /* owned */
+  struct sorter *costs;               /* owned */
+  uint64_t *freed;                    /* owned; sectors, by party */
+  uint64_t *cost;                     /* owned; the same */
   struct frontier sets[ADVISE_SETS];
   uint32_t block_size;
-  uint8_t *stored;              /* owned; a block */
-  struct codec_ctx *codec;      /* owned */
-  struct drift_progress *progress;      /* not owned */
+  uint8_t *stored;                 /* owned; a block */
+  struct codec_ctx *codec;         /* owned */
+  struct drift_progress *progress; /* not owned */
 };
 
 static int
@@ -154,8 +154,7 @@ zeroes_free (struct zeroes *z)
  */
 static int
 release_row (struct zeroes *z, unsigned set, uint64_t clone,
-             const struct view_layer *layer, uint64_t leaf_nr,
-             uint64_t *wanted)
+             const struct view_layer *layer, uint64_t leaf_nr, uint64_t *wanted)
 {
   uint8_t buf[LEAF_LEN_MAX];
   struct pointer ptr;
@@ -223,8 +222,8 @@ release_in_leaf (struct zeroes *z, unsigned set, uint64_t clone,
 }
 
 static int
-release_blocks (struct zeroes *z, unsigned set, uint64_t clone,
-                uint64_t block, uint64_t nr)
+release_blocks (struct zeroes *z, unsigned set, uint64_t clone, uint64_t block,
+                uint64_t nr)
 {
   const uint64_t end = block + nr;
   uint64_t leaf_nr, leaf_end;
@@ -234,7 +233,7 @@ release_blocks (struct zeroes *z, unsigned set, uint64_t clone,
     leaf_end = (leaf_nr + 1) * LEAF_BLOCKS;
     if (release_in_leaf (z, set, clone, leaf_nr, block % LEAF_BLOCKS,
                          end < leaf_end ? (end - 1) % LEAF_BLOCKS
-                         : LEAF_BLOCKS - 1) == -1)
+                                        : LEAF_BLOCKS - 1) == -1)
       return -1;
   }
   return 0;
@@ -247,7 +246,8 @@ release_blocks (struct zeroes *z, unsigned set, uint64_t clone,
 static int
 add_reference (struct zeroes *z, uint64_t addr, unsigned set, uint64_t clone)
 {
-  return record_join_add_reference (z->join, addr, WHO_SET (set)) == -1 ? -1
+  return record_join_add_reference (z->join, addr, WHO_SET (set)) == -1
+    ? -1
     : record_join_add_reference (z->join, addr, WHO_CLONE_SET (clone, set));
 }
 
@@ -270,10 +270,11 @@ add_cost (struct zeroes *z, unsigned set, uint64_t clone, const uint8_t *buf)
     return add_reference (z, record.ptr.addr, set, clone);
   if (r == -1)
     return -1;
-  item.sectors = sectors_of ((uint32_t)
-                             codec_store (z->codec, &name->compression,
-                                          z->v->sector_bytes, buf,
-                                          z->block_size, z->stored, &codec),
+  item.sectors = sectors_of ((uint32_t) codec_store (z->codec,
+                                                     &name->compression,
+                                                     z->v->sector_bytes, buf,
+                                                     z->block_size, z->stored,
+                                                     &codec),
                              z->v->sector_bytes);
   return sorter_add (z->costs, &item);
 }
@@ -292,7 +293,7 @@ end_block (struct zeroes *z, unsigned set)
   if (release_blocks (z, set, f->clone, f->block, 1) == -1)
     return -1;
   return is_zero (f->buf, z->block_size) ? 0
-    : add_cost (z, set, f->clone, f->buf);
+                                         : add_cost (z, set, f->clone, f->buf);
 }
 
 /* 1; 0: the block is damaged, and stays as it is; -1. */
@@ -303,7 +304,8 @@ begin_block (struct zeroes *z, unsigned set, uint64_t block)
   const uint64_t size = z->blocks->clones[f->clone]->size;
   const uint64_t offset = block * z->block_size;
   const uint32_t len = size - offset < z->block_size
-    ? (uint32_t) (size - offset) : z->block_size;
+    ? (uint32_t) (size - offset)
+    : z->block_size;
 
   memset (f->buf + len, 0, z->block_size - len);
   if (z->source->read_clone (z->source->opaque, f->clone, f->buf, len,
@@ -350,7 +352,8 @@ check_range (const struct zeroes *z, unsigned set, uint64_t clone,
   f = &z->sets[set];
   size = z->blocks->clones[clone]->size;
   return clone >= f->clone && (clone > f->clone || offset >= f->offset) &&
-    offset <= size && len <= size - offset ? 0
+      offset <= size && len <= size - offset
+    ? 0
     : nbdedup_fail (EINVAL, "%s: bytes out of order, or past the end",
                     z->blocks->clones[clone]->name);
 }
@@ -367,14 +370,15 @@ zero_blocks (struct zeroes *z, unsigned set, uint64_t clone, uint64_t offset,
   const uint64_t first = blocks_of (offset, size);
   const uint64_t last = at_end ? blocks_of (end, size) : end / size;
 
-  if (offset / size == end / size && first > last)      /* within a block */
+  if (offset / size == end / size && first > last) /* within a block */
     return zero_part (z, set, offset / size, offset % size, end % size);
   if (offset % size != 0 &&
       zero_part (z, set, offset / size, offset % size, size) == -1)
     return -1;
   if (last > first && release_blocks (z, set, clone, first, last - first) == -1)
     return -1;
-  return at_end || end % size == 0 ? 0
+  return at_end || end % size == 0
+    ? 0
     : zero_part (z, set, end / size, 0, end % size);
 }
 
@@ -464,9 +468,9 @@ zeroes_run (struct zeroes *z, struct drift_progress *progress)
 static json_t *
 bytes_json (const struct zeroes *z, uint32_t who)
 {
-  return json_integer (((json_int_t) z->freed[who] -
-                        (json_int_t) z->cost[who]) *
-                       (json_int_t) z->v->sector_bytes);
+  return json_integer (
+    ((json_int_t) z->freed[who] - (json_int_t) z->cost[who]) *
+    (json_int_t) z->v->sector_bytes);
 }
 
 json_t *
@@ -480,9 +484,10 @@ zeroes_json (const struct zeroes *z)
     clones = json_array ();
     for (i = 0; i < z->blocks->nr; ++i)
       json_array_append_new (clones, bytes_json (z, WHO_CLONE_SET (i, set)));
-    json_array_append_new (sets, json_pack ("{s:o, s:o}", "freed_bytes",
-                                            bytes_json (z, WHO_SET (set)),
-                                            "clones", clones));
+    json_array_append_new (sets,
+                           json_pack ("{s:o, s:o}", "freed_bytes",
+                                      bytes_json (z, WHO_SET (set)), "clones",
+                                      clones));
   }
   return sets;
 }

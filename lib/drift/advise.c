@@ -9,21 +9,21 @@
 #include "drift/advise-int.h"
 
 struct advise {
-  struct view *v;               /* not owned */
-  const struct drift_blocks *blocks;    /* not owned */
+  struct view *v;                    /* not owned */
+  const struct drift_blocks *blocks; /* not owned */
   struct advise_source source;
   uint64_t memory_bytes;
-  struct drift_progress *progress;      /* not owned */
-  struct zeroes *zeroes;        /* owned */
-  struct bases *bases;          /* owned */
-  struct again *again;          /* owned */
+  struct drift_progress *progress; /* not owned */
+  struct zeroes *zeroes;           /* owned */
+  struct bases *bases;             /* owned */
+  struct again *again;             /* owned */
 
   /* The join of all references: of the record at hand */
   struct record record;
   bool has_record, is_shown;
-  uint32_t shown_by;            /* a party, if is_shown */
-  uint64_t drops[WHO_PROMOTE + 1];      /* references, by party */
-  uint64_t freed_by[WHO_PROMOTE + 1];   /* sectors, of all records */
+  uint32_t shown_by;                  /* a party, if is_shown */
+  uint64_t drops[WHO_PROMOTE + 1];    /* references, by party */
+  uint64_t freed_by[WHO_PROMOTE + 1]; /* sectors, of all records */
 };
 
 struct advise *
@@ -70,8 +70,7 @@ advise_zero (struct advise *a, unsigned set, uint64_t clone, uint64_t offset,
 static int
 end_record (struct advise *a)
 {
-  const uint32_t sectors = sectors_of (a->record.ptr.psize,
-                                       a->v->sector_bytes);
+  const uint32_t sectors = sectors_of (a->record.ptr.psize, a->v->sector_bytes);
   unsigned who;
 
   if (!a->has_record)
@@ -81,7 +80,8 @@ end_record (struct advise *a)
         a->drops[who] + a->drops[WHO_BACKGROUND] >= a->record.refcount)
       a->freed_by[who] += sectors;
   return a->is_shown || a->shown_by == WHO_GOLDEN
-    ? again_add (a->again, &a->record, a->shown_by) : 0;
+    ? again_add (a->again, &a->record, a->shown_by)
+    : 0;
 }
 
 static void
@@ -113,7 +113,7 @@ on_reference (void *opaque, const struct record *record, uint32_t who,
     a->drops[who]++;
     return 0;
   }
-  a->shown_by = who;            /* the golden image comes before clones */
+  a->shown_by = who; /* the golden image comes before clones */
   a->is_shown |= who != WHO_GOLDEN;
   return 0;
 }
@@ -160,12 +160,12 @@ advise_run (struct advise *a, struct drift_progress *progress)
     return NULL;
   result = json_pack ("{s:o, s:I, s:o, s:o, s:o}", "sets",
                       zeroes_json (a->zeroes), "own_blocks",
-                      (json_int_t) bases_own_blocks (a->bases),
-                      "rebase", bases_json (a->bases, WHO_REBASE,
-                                            a->freed_by[WHO_REBASE] * sector),
-                      "promote", bases_json (a->bases, WHO_PROMOTE,
-                                             a->freed_by[WHO_PROMOTE] *
-                                             sector),
+                      (json_int_t) bases_own_blocks (a->bases), "rebase",
+                      bases_json (a->bases, WHO_REBASE,
+                                  a->freed_by[WHO_REBASE] * sector),
+                      "promote",
+                      bases_json (a->bases, WHO_PROMOTE,
+                                  a->freed_by[WHO_PROMOTE] * sector),
                       "rewrite", again_json (a->again));
   return result ? result : nbdedup_fail_null (ENOMEM, "no memory");
 }

@@ -37,17 +37,16 @@ struct advise_source {
                       void *buf);
   int (*read_clone) (void *opaque, uint64_t clone, void *buf, uint32_t len,
                      uint64_t offset);
-  void *opaque;                 /* not owned */
-  struct hasher *hasher;        /* the pool's hash; not owned */
+  void *opaque;          /* not owned */
+  struct hasher *hasher; /* the pool's hash; not owned */
 };
 
 /* 'blocks' are those of the last document, and outlive it, as 'v' and what
  * 'source' refers to do.
  */
-extern struct advise *advise_new (struct view *v,
-                                  const struct drift_blocks *blocks,
-                                  const struct advise_source *source,
-                                  uint64_t memory_bytes);
+extern struct advise *
+advise_new (struct view *v, const struct drift_blocks *blocks,
+            const struct advise_source *source, uint64_t memory_bytes);
 extern void advise_free (struct advise *a);
 
 /* These bytes of clone 'clone' would read as zeroes.  Those of one set must

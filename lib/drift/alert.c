@@ -28,12 +28,12 @@
 #define WEEK_S (7 * 86400)
 
 struct alert_update {
-  struct nbdedup_pool *pool;    /* not owned */
-  double ratio;                 /* thresholds; 0: none */
-  uint64_t growth;              /* UINT64_MAX: none */
-  json_t *goldens;              /* owned; ids of those that were added */
-  json_t *found;                /* owned; their alerts */
-  json_t *raised, *cleared;     /* owned; of the last alert_update_put */
+  struct nbdedup_pool *pool; /* not owned */
+  double ratio;              /* thresholds; 0: none */
+  uint64_t growth;           /* UINT64_MAX: none */
+  json_t *goldens;           /* owned; ids of those that were added */
+  json_t *found;             /* owned; their alerts */
+  json_t *raised, *cleared;  /* owned; of the last alert_update_put */
 };
 
 /*----------------------------------------------------------------------
@@ -42,7 +42,7 @@ struct alert_update {
 
 struct alert_place {
   char golden[VOLUME_LABEL_MAX];
-  char clone[META_NAME_MAX + 1];        /* "": the fleet */
+  char clone[META_NAME_MAX + 1]; /* "": the fleet */
 };
 
 static uint64_t
@@ -111,17 +111,19 @@ describe (const json_t *alert, const struct alert_place *place, char *buf,
 {
   const char *kind = json_string_value (json_object_get (alert, "kind"));
   const double value = json_number_value (json_object_get (alert, "value"));
-  const double limit = json_number_value (json_object_get (alert,
-                                                           "threshold"));
+  const double limit = json_number_value (json_object_get (alert, "threshold"));
   char a[32], b[32];
 
   if (strcmp (kind, "ratio") == 0)
-    snprintf (buf, len, "%s: the dedup ratio %.2f is below " ALERT_RATIO
-              " (%g)", place->golden, value, limit);
+    snprintf (buf, len,
+              "%s: the dedup ratio %.2f is below " ALERT_RATIO " (%g)",
+              place->golden, value, limit);
   else if (strcmp (kind, "growth") == 0)
-    snprintf (buf, len, "%s: image and clones have grown by %s in a week, more "
-              "than " ALERT_GROWTH " (%s)", place->golden,
-              describe_bytes (value, a), describe_bytes (limit, b));
+    snprintf (buf, len,
+              "%s: image and clones have grown by %s in a week, more "
+              "than " ALERT_GROWTH " (%s)",
+              place->golden, describe_bytes (value, a),
+              describe_bytes (limit, b));
   else
     snprintf (buf, len, "%s: %s are unique, more than " ALERT_UNIQUE " (%s)",
               place->clone, describe_bytes (value, a),
@@ -140,7 +142,8 @@ get_size (struct nbdedup_pool *pool, const char *name, uint64_t *bytes)
   *bytes = UINT64_MAX;
   if (pool_property_get (pool, name, &value) == -1)
     return -1;
-  return strcmp (value, "none") == 0 ? 0
+  return strcmp (value, "none") == 0
+    ? 0
     : pool_property_parse_size (name, value, bytes);
 }
 
@@ -149,7 +152,8 @@ get_ratio (struct nbdedup_pool *pool, double *ratio)
 {
   CLEANUP_FREE char *value = NULL;
 
-  return pool_property_get (pool, ALERT_RATIO, &value) == -1 ? -1
+  return pool_property_get (pool, ALERT_RATIO, &value) == -1
+    ? -1
     : alert_parse_ratio (value, ratio);
 }
 
@@ -158,12 +162,12 @@ add (struct alert_update *u, const char *kind, uint64_t golden, uint64_t clone,
      json_t *value, json_t *threshold, uint64_t time_s)
 {
   json_t *alert = json_pack ("{s:s, s:I, s:I, s:o, s:o, s:I}", "kind", kind,
-                             "golden", (json_int_t) golden,
-                             "clone", (json_int_t) clone, "value", value,
-                             "threshold", threshold,
-                             "since", (json_int_t) time_s);
+                             "golden", (json_int_t) golden, "clone",
+                             (json_int_t) clone, "value", value, "threshold",
+                             threshold, "since", (json_int_t) time_s);
 
-  return alert && json_array_append_new (u->found, alert) == 0 ? 0
+  return alert && json_array_append_new (u->found, alert) == 0
+    ? 0
     : nbdedup_fail (ENOMEM, "no memory for alerts");
 }
 
@@ -179,7 +183,7 @@ size_in (const json_t *object, const char *key)
  */
 struct baseline {
   uint64_t before_s, now_s;
-  uint64_t after;               /* the id before it; UINT64_MAX: none */
+  uint64_t after; /* the id before it; UINT64_MAX: none */
   bool is_old;
   uint64_t time_s, stored;
 };
@@ -191,8 +195,9 @@ choose_baseline (void *opaque, uint64_t id, uint64_t time_s, bool asked)
   const bool is_old = time_s <= b->before_s;
 
   (void) asked;
-  if (time_s < b->now_s && (b->after == UINT64_MAX ||
-                            (is_old && (!b->is_old || time_s >= b->time_s)))) {
+  if (time_s < b->now_s &&
+      (b->after == UINT64_MAX ||
+       (is_old && (!b->is_old || time_s >= b->time_s)))) {
     b->after = id - 1;
     b->time_s = time_s;
     b->is_old = is_old;
@@ -213,11 +218,11 @@ read_baseline (void *opaque, json_t *document)
 }
 
 static int
-compare_growth (struct alert_update *u, uint64_t golden,
-                const json_t *document)
+compare_growth (struct alert_update *u, uint64_t golden, const json_t *document)
 {
   struct baseline b = {
-    .now_s = size_in (document, "time"), .after = UINT64_MAX,
+    .now_s = size_in (document, "time"),
+    .after = UINT64_MAX,
   };
   const uint64_t stored = size_in (json_object_get (document, "fleet"),
                                    "distinct_stored_bytes");
@@ -241,7 +246,8 @@ compare_growth (struct alert_update *u, uint64_t golden,
   growth = (double) (stored - b.stored);
   if (b.now_s - b.time_s > WEEK_S)
     growth *= (double) WEEK_S / (double) (b.now_s - b.time_s);
-  return growth <= (double) u->growth ? 0
+  return growth <= (double) u->growth
+    ? 0
     : add (u, "growth", golden, 0, json_integer ((json_int_t) growth),
            json_integer ((json_int_t) u->growth), b.now_s);
 }
@@ -319,8 +325,7 @@ find_members (struct alert_update *u, const json_t *document,
 }
 
 static int
-compare_unique (struct alert_update *u, uint64_t golden,
-                const json_t *document)
+compare_unique (struct alert_update *u, uint64_t golden, const json_t *document)
 {
   CLEANUP_FREE struct clone_member *members = NULL;
   struct meta_conn *c;
@@ -387,8 +392,8 @@ int
 alert_update_add (struct alert_update *u, uint64_t golden,
                   const json_t *document)
 {
-  if (json_array_append_new (u->goldens,
-                             json_integer ((json_int_t) golden)) == -1)
+  if (json_array_append_new (u->goldens, json_integer ((json_int_t) golden)) ==
+      -1)
     return nbdedup_fail (ENOMEM, "no memory for alerts");
   if (compare_ratio (u, golden, document) == -1 ||
       compare_growth (u, golden, document) == -1)
@@ -401,9 +406,9 @@ is_kind (const json_t *kind)
 {
   const char *text = json_string_value (kind);
 
-  return text && (strcmp (text, "ratio") == 0 ||
-                  strcmp (text, "growth") == 0 ||
-                  strcmp (text, "unique") == 0);
+  return text &&
+    (strcmp (text, "ratio") == 0 || strcmp (text, "growth") == 0 ||
+     strcmp (text, "unique") == 0);
 }
 
 static bool
@@ -428,8 +433,7 @@ read_report (struct meta_conn *c)
 
   if (alerts == NULL || meta_report_get (c, REPORT, &text) == -1) {
     json_decref (alerts);
-    return alerts ? NULL
-      : nbdedup_fail_null (ENOMEM, "no memory for alerts");
+    return alerts ? NULL : nbdedup_fail_null (ENOMEM, "no memory for alerts");
   }
   report = text ? json_loads (text, 0, NULL) : NULL;
   json_array_foreach (json_object_get (report, "alerts"), i, alert)
@@ -544,19 +548,18 @@ alert_update_put (struct alert_update *u, struct meta_conn *c)
   report = json_pack ("{s:O}", "alerts", next);
   text = report ? json_dumps (report, JSON_COMPACT) : NULL;
   return text ? meta_report_put (c, REPORT, text)
-    : nbdedup_fail (ENOMEM, "no memory for alerts");
+              : nbdedup_fail (ENOMEM, "no memory for alerts");
 }
 
 static json_t *
 alert_event (const char *name, const json_t *alert,
              const struct alert_place *place)
 {
-  return event_new (name, "{s:O, s:s, s:s*, s:O, s:O}",
-                    "kind", json_object_get (alert, "kind"),
-                    "golden", place->golden,
-                    "volume", *place->clone ? place->clone : NULL,
-                    "value", json_object_get (alert, "value"),
-                    "threshold", json_object_get (alert, "threshold"));
+  return event_new (name, "{s:O, s:s, s:s*, s:O, s:O}", "kind",
+                    json_object_get (alert, "kind"), "golden", place->golden,
+                    "volume", *place->clone ? place->clone : NULL, "value",
+                    json_object_get (alert, "value"), "threshold",
+                    json_object_get (alert, "threshold"));
 }
 
 void
@@ -618,8 +621,9 @@ alerts_refresh (struct nbdedup_pool *pool)
     for (i = 0, r = 0; i < nr && r == 0; ++i)
       r = add_newest (u, sets[i].golden);
     if (r == 0)
-      r = txg_run_large (pool->txg, alert_update_bytes (u) / META_PAGE_BYTES +
-                         8, put_in_transaction, NULL, u);
+      r = txg_run_large (pool->txg,
+                         alert_update_bytes (u) / META_PAGE_BYTES + 8,
+                         put_in_transaction, NULL, u);
     if (r == 0)
       alert_update_log (u);
   }
@@ -634,14 +638,13 @@ alert_json (const json_t *alert, const struct alert_place *place)
 
   describe (alert, place, text, sizeof text);
   describe_command (place->golden, command, sizeof command);
-  return json_pack ("{s:O, s:s, s:s*, s:O, s:O, s:O, s:s, s:s}",
-                    "kind", json_object_get (alert, "kind"),
-                    "golden", place->golden,
-                    "clone", *place->clone ? place->clone : NULL,
-                    "value", json_object_get (alert, "value"),
-                    "threshold", json_object_get (alert, "threshold"),
-                    "since", json_object_get (alert, "since"),
-                    "text", text, "command", command);
+  return json_pack ("{s:O, s:s, s:s*, s:O, s:O, s:O, s:s, s:s}", "kind",
+                    json_object_get (alert, "kind"), "golden", place->golden,
+                    "clone", *place->clone ? place->clone : NULL, "value",
+                    json_object_get (alert, "value"), "threshold",
+                    json_object_get (alert, "threshold"), "since",
+                    json_object_get (alert, "since"), "text", text, "command",
+                    command);
 }
 
 json_t *

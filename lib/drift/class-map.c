@@ -26,17 +26,17 @@
 
 struct item {
   uint64_t who, block;
-  uint64_t content;             /* << 1, plus 1: CLASS_SAME; or
+  uint64_t content; /* << 1, plus 1: CLASS_SAME; or
                                  * IS_RUN | number << CLASS_BITS | class */
 };
 
 struct class_map {
-  struct sorter *sorter;        /* owned */
-  uint8_t *classes;             /* owned; 2 bits for each content */
-  size_t cap;                   /* bytes */
+  struct sorter *sorter; /* owned */
+  uint8_t *classes;      /* owned; 2 bits for each content */
+  size_t cap;            /* bytes */
   uint64_t nr_contents;
-  bool finished;                /* the sorter is being read */
-  bool has_item;                /* the next one */
+  bool finished; /* the sorter is being read */
+  bool has_item; /* the next one */
   struct item item;
 };
 
@@ -124,7 +124,7 @@ class_of (const struct class_map *m, uint64_t content)
     return (enum block_class) (content & ((1u << CLASS_BITS) - 1));
   assert (i < m->nr_contents);
   return content & 1 ? CLASS_SAME
-    : m->classes[i / PER_BYTE] >> i % PER_BYTE * 2 & 3;
+                     : m->classes[i / PER_BYTE] >> i % PER_BYTE * 2 & 3;
 }
 
 static int
@@ -162,7 +162,9 @@ class_map_next (struct class_map *m, uint32_t who, struct class_run *run)
   if (r != 1)
     return r;
   *run = (struct class_run) {
-    m->item.block, 0, class_of (m, m->item.content),
+    m->item.block,
+    0,
+    class_of (m, m->item.content),
   };
   do {
     run->nr += length_of (&m->item);

@@ -16,11 +16,11 @@ struct view;
 
 /* Of a block (drift.h).  The values go over control.sock. */
 enum block_class {
-  CLASS_SAME = 0,               /* as the golden image, at the same place */
-  CLASS_MOVED = 1,              /* ... elsewhere */
+  CLASS_SAME = 0,  /* as the golden image, at the same place */
+  CLASS_MOVED = 1, /* ... elsewhere */
   CLASS_SIBLING = 2,
   CLASS_UNIQUE = 3,
-  CLASS_ZERO = 4,               /* of no content, but not inherited */
+  CLASS_ZERO = 4, /* of no content, but not inherited */
 };
 
 /* 'v' outlives it. */
@@ -30,8 +30,8 @@ extern void class_map_free (struct class_map *m);
 /* Add a block of the present content.  'same': it is CLASS_SAME; else it is
  * what class_map_end_content says, which begins the next content.
  */
-extern int class_map_add (struct class_map *m, uint32_t who, uint64_t block,
-                          bool same);
+extern int
+class_map_add (struct class_map *m, uint32_t who, uint64_t block, bool same);
 extern int class_map_end_content (struct class_map *m, enum block_class others);
 
 /* Add blocks of which only the class counts: CLASS_SAME, of the golden image
@@ -48,7 +48,7 @@ struct class_run {
   uint64_t block, nr;
   enum block_class class;
 };
-extern int class_map_next (struct class_map *m, uint32_t who,
-                           struct class_run *run);
+extern int
+class_map_next (struct class_map *m, uint32_t who, struct class_run *run);
 
 #endif /* NBDEDUP_CLASS_MAP_H */

@@ -17,7 +17,7 @@ struct member {
 };
 
 struct members {
-  struct member *p;             /* owned */
+  struct member *p; /* owned */
   size_t nr;
 };
 

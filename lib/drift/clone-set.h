@@ -21,7 +21,7 @@
 #include "volume/volume.h"
 
 struct clone_set {
-  uint64_t golden;              /* id of the snapshot */
+  uint64_t golden; /* id of the snapshot */
   uint64_t state;
   bool is_destroyed;
   char label[VOLUME_LABEL_MAX]; /* the snapshot's, from volume_label */
@@ -30,7 +30,7 @@ struct clone_set {
 /* All that exist now, ascending by id; the caller frees the array, which is
  * NULL if there are none.
  */
-extern int clone_sets_get (struct volumes *volumes, struct clone_set **sets,
-                           size_t *nr);
+extern int
+clone_sets_get (struct volumes *volumes, struct clone_set **sets, size_t *nr);
 
 #endif /* NBDEDUP_CLONE_SET_H */

@@ -36,14 +36,14 @@ struct seen {
 struct classes {
   struct drift_member *members; /* not owned */
   uint32_t nr;
-  struct sorter *sorter;        /* owned */
-  struct class_map *map;        /* not owned; NULL: none */
-  struct seen *seen;            /* owned; of each member */
-  uint32_t *touched;            /* owned; those that have some */
+  struct sorter *sorter; /* owned */
+  struct class_map *map; /* not owned; NULL: none */
+  struct seen *seen;     /* owned; of each member */
+  uint32_t *touched;     /* owned; those that have some */
   uint32_t nr_touched;
   bool in_golden, has_block;
-  uint64_t golden_block;        /* the last one, if has_block */
-  uint32_t sectors;             /* of the smallest record with the content */
+  uint64_t golden_block; /* the last one, if has_block */
+  uint32_t sectors;      /* of the smallest record with the content */
 };
 
 static int
@@ -65,7 +65,7 @@ classes_new (struct view *v, struct drift_member *members, uint32_t nr,
 {
   struct classes *c = calloc (1, sizeof *c);
 
-  assert (nr > 0);              /* the golden image */
+  assert (nr > 0); /* the golden image */
   if (c == NULL)
     return nbdedup_fail_null (ENOMEM, "no memory");
   c->members = members;
@@ -97,8 +97,8 @@ classes_free (struct classes *c)
 }
 
 int
-classes_add (struct classes *c, const struct digest *digest,
-             uint32_t sectors, uint32_t who, uint64_t block)
+classes_add (struct classes *c, const struct digest *digest, uint32_t sectors,
+             uint32_t who, uint64_t block)
 {
   struct content_item item;
 
@@ -127,7 +127,7 @@ static void
 begin_content (struct classes *c, const struct content_item *item,
                struct fleet_contents *fleet)
 {
-  assert (c->nr_touched == 0);  /* end_content came before */
+  assert (c->nr_touched == 0); /* end_content came before */
   c->in_golden = c->has_block = false;
   c->sectors = item->sectors;
   fleet->distinct++;
@@ -161,8 +161,9 @@ take_item (struct classes *c, const struct content_item *item)
 static enum block_class
 class_of_others (const struct classes *c)
 {
-  return c->in_golden ? CLASS_MOVED
-    : c->nr_touched > 1 ? CLASS_SIBLING : CLASS_UNIQUE;
+  return c->in_golden   ? CLASS_MOVED
+    : c->nr_touched > 1 ? CLASS_SIBLING
+                        : CLASS_UNIQUE;
 }
 
 static int
@@ -178,9 +179,9 @@ end_content (struct classes *c, struct fleet_contents *fleet)
     member = &c->members[c->touched[i]];
     seen = &c->seen[c->touched[i]];
     member->golden_same += seen->same;
-    *(others == CLASS_MOVED ? &member->golden_moved
-      : others == CLASS_SIBLING ? &member->sibling
-      : &member->unique) += seen->other;
+    *(others == CLASS_MOVED       ? &member->golden_moved
+        : others == CLASS_SIBLING ? &member->sibling
+                                  : &member->unique) += seen->other;
     *seen = (struct seen) { 0, 0 };
   }
   c->nr_touched = 0;

@@ -33,15 +33,15 @@
 static const int horizons[] = { 7, 14, 30, 91 };
 
 struct points {
-  struct forecast_point *p;     /* owned */
+  struct forecast_point *p; /* owned */
   size_t nr;
 };
 
 struct lines {
-  uint64_t now_s;               /* of the present document */
+  uint64_t now_s; /* of the present document */
   struct points unique, share, pool;
   size_t nr_samples;
-  uint64_t since_s;             /* the oldest of the history; 0: none */
+  uint64_t since_s; /* the oldest of the history; 0: none */
 };
 
 static double
@@ -53,9 +53,8 @@ number (const json_t *object, const char *key)
 static int
 add_point (struct points *points, uint64_t time_s, double value)
 {
-  return array_push (&points->p, &points->nr, (struct forecast_point) {
-    (double) time_s, value
-  });
+  return array_push (&points->p, &points->nr,
+                     (struct forecast_point) { (double) time_s, value });
 }
 
 static int
@@ -71,8 +70,7 @@ add_document (struct lines *l, const json_t *document, uint64_t time_s)
     unique += number (clone, "unique");
   l->nr_samples++;
   if (logical > 0 &&
-      add_point (&l->share, time_s, number (fleet, "distinct") / logical) ==
-      -1)
+      add_point (&l->share, time_s, number (fleet, "distinct") / logical) == -1)
     return -1;
   return add_point (&l->unique, time_s,
                     unique * number (document, "block_size"));
@@ -108,11 +106,11 @@ value_json (const struct forecast_value *v, int days, uint64_t now_s,
 
   if (is_share)
     return json_pack ("{s:i, s:I, s:f, s:f, s:f}", "days", days, "time", at,
-                      "value", 1 / v->value, "low", 1 / v->high,
-                      "high", 1 / v->low);
+                      "value", 1 / v->value, "low", 1 / v->high, "high",
+                      1 / v->low);
   return json_pack ("{s:i, s:I, s:I, s:I, s:I}", "days", days, "time", at,
-                    "value", (json_int_t) v->value, "low",
-                    (json_int_t) v->low, "high", (json_int_t) v->high);
+                    "value", (json_int_t) v->value, "low", (json_int_t) v->low,
+                    "high", (json_int_t) v->high);
 }
 
 static json_t *
@@ -120,9 +118,10 @@ reason_json (const struct forecast *f, size_t nr)
 {
   char text[160];
 
-  snprintf (text, sizeof text, "too few samples: %zu over %.0f days; at "
-            "least %d, well apart, over at least %.0f days are needed", nr,
-            floor (forecast_span_s (f) / DAY_S), FORECAST_INTERVALS_MIN,
+  snprintf (text, sizeof text,
+            "too few samples: %zu over %.0f days; at "
+            "least %d, well apart, over at least %.0f days are needed",
+            nr, floor (forecast_span_s (f) / DAY_S), FORECAST_INTERVALS_MIN,
             FORECAST_SPAN_MIN_S / DAY_S);
   return json_string (text);
 }
@@ -139,23 +138,25 @@ forecast_json (const struct forecast *f, const struct points *points,
 
   for (i = 0; i < sizeof horizons / sizeof horizons[0]; ++i)
     if (forecast_at (f, horizons[i] * DAY_S, &v))
-      json_array_append_new (values, value_json (&v, horizons[i], now_s,
-                                                 is_share));
+      json_array_append_new (values,
+                             value_json (&v, horizons[i], now_s, is_share));
   if (forecast_method (f) == NULL)
     return json_pack ("{s:n, s:n, s:o, s:n, s:o}", "now", "method", "reason",
                       reason_json (f, points->nr), "error", "values", values);
   return json_pack ("{s:o, s:s, s:n, s:o, s:o}", "now",
                     is_share ? json_real (1 / now)
-                    : json_integer ((json_int_t) now), "method",
-                    forecast_method (f), "reason", "error",
+                             : json_integer ((json_int_t) now),
+                    "method", forecast_method (f), "reason", "error",
                     now > 0 ? json_real (forecast_error (f) / now)
-                    : json_null (), "values", values);
+                            : json_null (),
+                    "values", values);
 }
 
 static json_t *
 time_json (uint64_t now_s, double ahead_s)
 {
-  return isinf (ahead_s) ? json_null ()
+  return isinf (ahead_s)
+    ? json_null ()
     : json_integer ((json_int_t) now_s + (json_int_t) ahead_s);
 }
 
@@ -170,12 +171,11 @@ when_json (const struct forecast *f, double level, uint64_t now_s,
     json_decref (value);
     return json_null ();
   }
-  return json_pack ("{s:o, s:o, s:o, s:o, s:I}", key, value,
-                    "time", time_json (now_s, when.expected_s),
-                    "earliest", time_json (now_s, when.earliest_s),
-                    "latest", time_json (now_s, when.latest_s),
-                    "looked_until", (json_int_t) now_s +
-                    (json_int_t) forecast_span_s (f));
+  return json_pack ("{s:o, s:o, s:o, s:o, s:I}", key, value, "time",
+                    time_json (now_s, when.expected_s), "earliest",
+                    time_json (now_s, when.earliest_s), "latest",
+                    time_json (now_s, when.latest_s), "looked_until",
+                    (json_int_t) now_s + (json_int_t) forecast_span_s (f));
 }
 
 /*----------------------------------------------------------------------*/
@@ -190,30 +190,37 @@ compute (struct lines *l, uint64_t limit_bytes, double ratio)
 {
   struct forecast *unique = forecast_new (l->unique.p, l->unique.nr, 0,
                                           BYTES_MAX);
-  struct forecast *share = forecast_new (l->share.p, l->share.nr, SHARE_MIN,
-                                         1);
+  struct forecast *share = forecast_new (l->share.p, l->share.nr, SHARE_MIN, 1);
   struct forecast *pool = forecast_new (l->pool.p, l->pool.nr, 0,
-                                        fmin ((double) limit_bytes,
-                                              BYTES_MAX));
+                                        fmin ((double) limit_bytes, BYTES_MAX));
   json_t *result = NULL;
 
   if (unique && share && pool)
-    result = json_pack ("{s:I, s:o, s:o, s:o, s:o, s:o, s:o}",
-      "samples", (json_int_t) l->nr_samples, "since", l->since_s == 0
-      ? json_null () : json_integer ((json_int_t) l->since_s),
-      "unique_bytes", forecast_json (unique, &l->unique, l->now_s, false),
-      "dedup_ratio", forecast_json (share, &l->share, l->now_s, true),
-      "pool_used_bytes", forecast_json (pool, &l->pool, l->now_s, false),
-      "ratio_below", ratio == 0 ? json_null ()
-      : when_json (share, 1 / ratio, l->now_s, "ratio", json_real (ratio)),
-      "pool_full", limit_bytes == 0 ? json_null ()
-      : when_json (pool, (double) limit_bytes, l->now_s, "limit_bytes",
-                   json_integer ((json_int_t) limit_bytes)));
+    result =
+      json_pack ("{s:I, s:o, s:o, s:o, s:o, s:o, s:o}", "samples",
+                 (json_int_t) l->nr_samples, "since",
+                 l->since_s == 0 ? json_null ()
+                                 : json_integer ((json_int_t) l->since_s),
+                 "unique_bytes",
+                 forecast_json (unique, &l->unique, l->now_s, false),
+                 "dedup_ratio",
+                 forecast_json (share, &l->share, l->now_s, true),
+                 "pool_used_bytes",
+                 forecast_json (pool, &l->pool, l->now_s, false), "ratio_below",
+                 ratio == 0 ? json_null ()
+                            : when_json (share, 1 / ratio, l->now_s, "ratio",
+                                         json_real (ratio)),
+                 "pool_full",
+                 limit_bytes == 0
+                   ? json_null ()
+                   : when_json (pool, (double) limit_bytes, l->now_s,
+                                "limit_bytes",
+                                json_integer ((json_int_t) limit_bytes)));
   forecast_free (unique);
   forecast_free (share);
   forecast_free (pool);
-  return result ? result : nbdedup_fail_null (ENOMEM,
-                                              "no memory for a forecast");
+  return result ? result
+                : nbdedup_fail_null (ENOMEM, "no memory for a forecast");
 }
 
 static json_t *
@@ -223,8 +230,8 @@ unreadable (void)
 }
 
 static json_t *
-forecast_of (struct nbdedup_pool *pool, uint64_t golden,
-             const json_t *document, double ratio)
+forecast_of (struct nbdedup_pool *pool, uint64_t golden, const json_t *document,
+             double ratio)
 {
   struct lines l = { .now_s = (uint64_t) number (document, "time") };
   struct capacity cap = { .limit_bytes = 0 };
@@ -250,7 +257,8 @@ add_to (struct nbdedup_pool *pool, uint64_t golden, json_t *document,
 
   if (forecast == NULL)
     return -1;
-  return json_object_set_new (document, "forecast", forecast) == 0 ? 0
+  return json_object_set_new (document, "forecast", forecast) == 0
+    ? 0
     : nbdedup_fail (ENOMEM, "no memory for a forecast");
 }
 

@@ -40,7 +40,7 @@ add (void *opaque, uint64_t addr)
  */
 
 struct names {
-  struct view_name **p;         /* owned */
+  struct view_name **p; /* owned */
   size_t nr;
 };
 
@@ -49,7 +49,7 @@ add_name (struct names *names, struct view_name *n)
 {
   size_t i;
 
-  assert (n->layer != NULL);    /* a destroyed one frees nothing */
+  assert (n->layer != NULL); /* a destroyed one frees nothing */
   for (i = 0; i < names->nr; ++i)
     if (names->p[i] == n)
       return 0;
@@ -58,8 +58,7 @@ add_name (struct names *names, struct view_name *n)
 
 /* Destroying a volume includes its snapshots. */
 static int
-add_with_snapshots (struct view *v, struct names *names,
-                    struct view_name *n)
+add_with_snapshots (struct view *v, struct names *names, struct view_name *n)
 {
   size_t i;
 
@@ -83,7 +82,7 @@ freed_add_members (struct view *v, struct record_join *t,
   const struct view_layer *own;
   int r = reclaim_background (v, add, &a);
 
-  assert (nr > 0);              /* members[0] is the golden image */
+  assert (nr > 0); /* members[0] is the golden image */
   /* The pointers of the members' own layers have been added with their
    * contents, except for a layer that stands for a merged golden image.
    */
@@ -93,8 +92,7 @@ freed_add_members (struct view *v, struct record_join *t,
     r = add_with_snapshots (v, &names, members[a.who].name);
     if (r == 0)
       r = reclaim_without (v, names.p, names.nr,
-                           own == members[0].name->layer ? NULL : own, add,
-                           &a);
+                           own == members[0].name->layer ? NULL : own, add, &a);
     if (r == 0)
       r = drift_progress (progress, progress->done);
   }
@@ -131,8 +129,8 @@ estimate_items (const struct names *names)
 }
 
 static int
-freed_bytes (struct view *v, const struct names *names,
-             uint64_t memory_bytes, struct one *one, uint64_t *bytes)
+freed_bytes (struct view *v, const struct names *names, uint64_t memory_bytes,
+             struct one *one, uint64_t *bytes)
 {
   struct record_join *t = record_join_new (v, memory_bytes);
   struct adder a = { t, 0, &one->progress };
@@ -186,9 +184,8 @@ names_json (const struct names *names, uint64_t bytes)
 }
 
 json_t *
-drift_freed_run (struct nbdedup_pool *pool, json_t *list,
-                 uint64_t memory_bytes, nbdedup_progress_fn *progress,
-                 void *opaque)
+drift_freed_run (struct nbdedup_pool *pool, json_t *list, uint64_t memory_bytes,
+                 nbdedup_progress_fn *progress, void *opaque)
 {
   struct names names = { NULL, 0 };
   json_t *result = NULL;

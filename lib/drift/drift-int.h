@@ -14,9 +14,9 @@
 
 /* Members of a clone set are numbered: 0 the golden image, then its clones. */
 struct drift_member {
-  struct view_name *name;       /* not owned */
-  uint64_t logical;             /* blocks that are not zero */
-  uint64_t own;                 /* ... that it does not inherit */
+  struct view_name *name; /* not owned */
+  uint64_t logical;       /* blocks that are not zero */
+  uint64_t own;           /* ... that it does not inherit */
   /* Of clones: blocks of each class, inherited ones left out. */
   uint64_t golden_same, golden_moved, sibling, unique;
 };
@@ -27,8 +27,8 @@ struct fleet_contents {
 
 /* Progress of several passes, whose lengths become known as they run. */
 struct drift_progress {
-  const struct view *view;      /* of the passes; not owned; NULL: none yet */
-  nbdedup_progress_fn *fn;      /* or NULL */
+  const struct view *view; /* of the passes; not owned; NULL: none yet */
+  nbdedup_progress_fn *fn; /* or NULL */
   void *opaque;
   uint64_t done, total;
 };
@@ -40,8 +40,8 @@ extern int drift_progress (struct drift_progress *p, uint64_t done);
 /* Wait for another computation of this kind, unless the user stops that, and
  * lock pool->drift.  watch: let work on the view check 'progress'.
  */
-extern int drift_lock (struct nbdedup_pool *pool,
-                       struct drift_progress *progress);
+extern int
+drift_lock (struct nbdedup_pool *pool, struct drift_progress *progress);
 extern void drift_watch (struct view *v, struct drift_progress *progress);
 
 /* The same, and open a view.  Long work checks 'progress', which is borrowed
@@ -56,10 +56,10 @@ extern void drift_end (struct nbdedup_pool *pool, struct view *v);
  * number 0 and clone i is i + 1.
  */
 struct drift_blocks {
-  struct class_map *map;        /* owned */
-  struct view_name golden;      /* a copy: a destroyed one has a layer, and is
+  struct class_map *map;     /* owned */
+  struct view_name golden;   /* a copy: a destroyed one has a layer, and is
                                  * at least as large as what stands for it */
-  struct view_name **clones;    /* owned; the names are the view's */
+  struct view_name **clones; /* owned; the names are the view's */
   uint32_t nr;
 };
 
@@ -85,8 +85,8 @@ struct class_map;
 
 /* 'members' outlives it. */
 extern struct classes *classes_new (struct view *v,
-                                    struct drift_member *members,
-                                    uint32_t nr, uint64_t memory_bytes);
+                                    struct drift_member *members, uint32_t nr,
+                                    uint64_t memory_bytes);
 extern void classes_free (struct classes *c);
 /* Add the content that a member has at a block. */
 extern int classes_add (struct classes *c, const struct digest *digest,
@@ -109,7 +109,7 @@ struct record_join;
  * except for the pointers of the members' own layers.
  */
 extern int freed_add_members (struct view *v, struct record_join *t,
-                              const struct drift_member *members,
-                              uint32_t nr, struct drift_progress *progress);
+                              const struct drift_member *members, uint32_t nr,
+                              struct drift_progress *progress);
 
 #endif /* NBDEDUP_DRIFT_INT_H */

@@ -28,13 +28,13 @@ struct comparison {
   bool is_merged;               /* its content has changed by a merge */
   struct drift_member *members; /* owned; the golden image, its clones */
   uint32_t nr;
-  struct record_join *join;     /* owned */
-  struct classes *classes;      /* owned */
-  struct class_map *map;        /* not owned; NULL: only figures are wanted */
-  uint64_t *freed;              /* owned; sectors, by member */
+  struct record_join *join; /* owned */
+  struct classes *classes;  /* owned */
+  struct class_map *map;    /* not owned; NULL: only figures are wanted */
+  uint64_t *freed;          /* owned; sectors, by member */
   struct fleet_contents fleet;
   struct drift_progress *progress;
-  uint64_t passed;              /* items of the passes before this one */
+  uint64_t passed; /* items of the passes before this one */
 };
 
 int
@@ -184,8 +184,8 @@ add_leaf (struct comparison *f, uint32_t who, uint64_t leaf_nr,
   for (i = 0; i < LEAF_BLOCKS; ++i) {
     if (leaf->state[i] != MAP_POINTER)
       continue;
-    if (pointer_unpack (leaf->ptr[i], member->name->layer->block_size,
-                        &ptr) == -1 ||
+    if (pointer_unpack (leaf->ptr[i], member->name->layer->block_size, &ptr) ==
+          -1 ||
         record_join_add_content (f->join, ptr.addr, who,
                                  leaf_nr * LEAF_BLOCKS + i,
                                  who != 0 && top >> i & 1) == -1)
@@ -199,7 +199,7 @@ add_leaf (struct comparison *f, uint32_t who, uint64_t leaf_nr,
  * of a clone that are zero although the golden image may have some there.
  */
 struct map_filler {
-  struct class_map *map;        /* not owned; NULL: there is none */
+  struct class_map *map; /* not owned; NULL: there is none */
   uint32_t who;
   /* Of a clone: it does not show the golden image's blocks from 'from' (its
    * least size since it was cloned) to 'end' (where one of them ends).
@@ -248,8 +248,8 @@ static bool
 is_mapped (const struct map_filler *m, uint64_t block, unsigned state)
 {
   return m->who == 0 ? state == MAP_POINTER
-    : state == MAP_HOLE ||
-    (state == MAP_INHERIT && block >= m->from && block < m->end);
+                     : state == MAP_HOLE ||
+      (state == MAP_INHERIT && block >= m->from && block < m->end);
 }
 
 static int
@@ -265,8 +265,9 @@ map_leaf (struct map_filler *m, uint64_t leaf_nr, const struct leaf *leaf)
   for (i = 0; i < LEAF_BLOCKS; i = j) {
     const bool mapped = is_mapped (m, first + i, leaf->state[i]);
 
-    for (j = i + 1; j < LEAF_BLOCKS &&
-           is_mapped (m, first + j, leaf->state[j]) == mapped; ++j)
+    for (j = i + 1;
+         j < LEAF_BLOCKS && is_mapped (m, first + j, leaf->state[j]) == mapped;
+         ++j)
       ;
     if (mapped &&
         class_map_add_run (m->map, m->who, first + i, j - i,
@@ -321,7 +322,8 @@ count_blocks (struct comparison *f)
     member->logical = member->name->layer->blocks;
     if (member->own > member->logical ||
         (i == 0 && member->own != member->logical))
-      return nbdedup_fail (EIO, "pool.db: %s has %" PRIu64 " blocks, but its "
+      return nbdedup_fail (EIO,
+                           "pool.db: %s has %" PRIu64 " blocks, but its "
                            "layer counts %" PRIu64 ": run nbdedup check",
                            member->name->name, member->own, member->logical);
   }
@@ -358,7 +360,8 @@ scan (struct comparison *f)
 
   for (i = 0; i < f->nr; ++i) {
     if (!stands_on (f->members[i].name->layer, f->members[0].name->layer))
-      return nbdedup_fail (EIO, "pool.db: %s does not descend from %s, its "
+      return nbdedup_fail (EIO,
+                           "pool.db: %s does not descend from %s, its "
                            "golden image: run nbdedup check",
                            f->members[i].name->name, f->members[0].name->name);
     if (add_contents (f, i) == -1)
@@ -380,8 +383,8 @@ add_content (void *opaque, const struct record *record, uint32_t who,
   struct comparison *f = opaque;
 
   return classes_add (f->classes, &record->digest,
-                      sectors_of (record->ptr.psize, f->v->sector_bytes),
-                      who, block);
+                      sectors_of (record->ptr.psize, f->v->sector_bytes), who,
+                      block);
 }
 
 static int
@@ -404,8 +407,8 @@ run_passes (struct comparison *f, struct drift_progress *p)
   f->passed = begin + record_join_count (f->join);
   p->total = f->passed + 2 * record_join_count (f->join);
   if (drift_progress (p, f->passed) == -1 ||
-      record_join_run (f->join, f->freed, f->nr - 1, add_content, step,
-                       f) == -1)
+      record_join_run (f->join, f->freed, f->nr - 1, add_content, step, f) ==
+        -1)
     return -1;
   f->passed += record_join_count (f->join);
   p->total = f->passed + classes_count (f->classes);
@@ -427,16 +430,13 @@ clone_json (const struct comparison *f, uint32_t i)
     (c->name->size % block_size != 0);
   uint64_t inherited = c->logical - c->own;
 
-  return json_pack ("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I}",
-                    "name", c->name->name,
-                    "zero", (json_int_t) (blocks - c->logical),
+  return json_pack ("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "name",
+                    c->name->name, "zero", (json_int_t) (blocks - c->logical),
                     "golden_same", (json_int_t) (inherited + c->golden_same),
-                    "golden_moved", (json_int_t) c->golden_moved,
-                    "sibling", (json_int_t) c->sibling,
-                    "unique", (json_int_t) c->unique,
-                    "logical", (json_int_t) c->logical,
-                    "only_here_bytes", (json_int_t)
-                    (f->freed[i] * f->v->sector_bytes));
+                    "golden_moved", (json_int_t) c->golden_moved, "sibling",
+                    (json_int_t) c->sibling, "unique", (json_int_t) c->unique,
+                    "logical", (json_int_t) c->logical, "only_here_bytes",
+                    (json_int_t) (f->freed[i] * f->v->sector_bytes));
 }
 
 static json_t *
@@ -448,11 +448,13 @@ fleet_json (const struct comparison *f)
   for (i = 0; i < f->nr; ++i)
     logical += f->members[i].logical;
   return json_pack ("{s:I, s:I, s:o, s:I}", "logical", (json_int_t) logical,
-                    "distinct", (json_int_t) distinct,
-                    "dedup_ratio", distinct == 0 ? json_null ()
-                    : json_real ((double) logical / (double) distinct),
-                    "distinct_stored_bytes", (json_int_t)
-                    (f->fleet.distinct_sectors * f->v->sector_bytes));
+                    "distinct", (json_int_t) distinct, "dedup_ratio",
+                    distinct == 0
+                      ? json_null ()
+                      : json_real ((double) logical / (double) distinct),
+                    "distinct_stored_bytes",
+                    (json_int_t) (f->fleet.distinct_sectors *
+                                  f->v->sector_bytes));
 }
 
 static json_t *
@@ -463,10 +465,9 @@ comparison_json (const struct comparison *f, time_t now)
 
   for (i = 1; i < f->nr; ++i)
     json_array_append_new (clones, clone_json (f, i));
-  document = json_pack ("{s:s, s:I, s:I, s:I, s:o, s:o}",
-                        "golden", f->golden.name, "time", (json_int_t) now,
-                        "block_size", (json_int_t)
-                        f->golden.layer->block_size,
+  document = json_pack ("{s:s, s:I, s:I, s:I, s:o, s:o}", "golden",
+                        f->golden.name, "time", (json_int_t) now, "block_size",
+                        (json_int_t) f->golden.layer->block_size,
                         "golden_blocks", (json_int_t) f->members[0].logical,
                         "clones", clones, "fleet", fleet_json (f));
   if (document && f->is_merged)
@@ -515,8 +516,9 @@ drift_measure (struct view *v, const struct view_name *golden,
   if (find_members (&f, golden) == 0 &&
       (blocks == NULL || make_map (&f, part, blocks) == 0) &&
       (f.join = record_join_new (v, part)) != NULL &&
-      (f.classes = classes_new (v, f.members, f.nr, memory_bytes -
-                                (blocks ? 2 * part : part))) != NULL) {
+      (f.classes = classes_new (v, f.members, f.nr,
+                                memory_bytes - (blocks ? 2 * part : part))) !=
+        NULL) {
     classes_set_map (f.classes, f.map);
     if (run_passes (&f, progress) == 0)
       result = comparison_json (&f, now);
@@ -536,8 +538,9 @@ static int
 add_id (json_t *ids, const struct view_name *golden)
 {
   return ids == NULL ||
-    json_array_append_new (ids, json_integer ((json_int_t) golden->id)) == 0
-    ? 0 : nbdedup_fail (ENOMEM, "no memory");
+      json_array_append_new (ids, json_integer ((json_int_t) golden->id)) == 0
+    ? 0
+    : nbdedup_fail (ENOMEM, "no memory");
 }
 
 static json_t *
@@ -552,8 +555,7 @@ run_all (struct view *v, uint64_t memory_bytes, time_t now, json_t *ids,
   if (goldens == NULL)
     return NULL;
   for (i = 0; i < nr; ++i) {
-    document = drift_measure (v, goldens[i], memory_bytes, now, progress,
-                              NULL);
+    document = drift_measure (v, goldens[i], memory_bytes, now, progress, NULL);
     if (document == NULL)
       return NULL;
     json_array_append_new (documents, document);
@@ -569,7 +571,7 @@ run_one (struct view *v, const struct drift_golden *which,
          struct drift_progress *progress)
 {
   struct view_name *golden = which->id ? golden_find_id (v, which->id)
-    : golden_find (v, which->name);
+                                       : golden_find (v, which->name);
 
   if (golden == NULL || add_id (ids, golden) == -1)
     return NULL;
@@ -590,17 +592,18 @@ drift_memory (struct nbdedup_pool *pool, uint64_t *memory_bytes)
       *memory_bytes = most;
   }
   if (*memory_bytes < DRIFT_MEMORY_MIN)
-    return nbdedup_fail (EINVAL, "%" PRIu64 " bytes of memory are too few: at "
-                         "least %" PRIu64 " are needed", *memory_bytes,
-                         DRIFT_MEMORY_MIN);
-  assert (*memory_bytes / 4 >= SORTER_MEMORY_MIN);      /* drift_measure */
+    return nbdedup_fail (EINVAL,
+                         "%" PRIu64 " bytes of memory are too few: at "
+                         "least %" PRIu64 " are needed",
+                         *memory_bytes, DRIFT_MEMORY_MIN);
+  assert (*memory_bytes / 4 >= SORTER_MEMORY_MIN); /* drift_measure */
   return 0;
 }
 
 json_t *
 drift_run (struct nbdedup_pool *pool, struct drift_golden which,
-           uint64_t memory_bytes, json_t *ids,
-           nbdedup_progress_fn *progress, void *opaque)
+           uint64_t memory_bytes, json_t *ids, nbdedup_progress_fn *progress,
+           void *opaque)
 {
   json_t *result;
   struct view v;

@@ -26,15 +26,15 @@
 /* Memory for sorting, in bytes; the rest goes to a nameless file in the pool's
  * directory.
  */
-#define DRIFT_MEMORY_MIN        NBDEDUP_DRIFT_MEMORY_MIN
-#define DRIFT_MEMORY_DEFAULT    (UINT64_C (32) << 20)
+#define DRIFT_MEMORY_MIN NBDEDUP_DRIFT_MEMORY_MIN
+#define DRIFT_MEMORY_DEFAULT (UINT64_C (32) << 20)
 
 /* A golden image, by name ("vol@snap", also of a destroyed one: golden.h) or
  * by id.  Neither: all that have clones.
  */
 struct drift_golden {
-  const char *name;             /* not owned; NULL: none */
-  uint64_t id;                  /* 0: none */
+  const char *name; /* not owned; NULL: none */
+  uint64_t id;      /* 0: none */
 };
 
 /* The document of one golden image, or {"goldens": [...]}.  'memory_bytes' 0:

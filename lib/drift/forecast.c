@@ -56,7 +56,7 @@ static const struct competitor {
 
 /* y = a + b * phi (x), where phi (x) is x, or with a tau 1 - exp (-x / tau). */
 struct curve {
-  double a, b, tau;             /* tau 0: a line */
+  double a, b, tau; /* tau 0: a line */
 };
 
 /* An error of the evaluation. */
@@ -73,13 +73,13 @@ struct misses {
 
 struct forecast {
   struct series s;
-  double span_s, last;          /* the last point's value */
+  double span_s, last; /* the last point's value */
   double least, most;
-  const struct competitor *winner;      /* NULL: too few samples */
+  const struct competitor *winner; /* NULL: too few samples */
   struct curve curve;
   double error;
   double misfit;
-  double width[LEADS + 1];      /* by the distance, up to a whole span */
+  double width[LEADS + 1]; /* by the distance, up to a whole span */
 };
 
 static int
@@ -218,7 +218,7 @@ fit_robust (struct curve *c, const double *x, const double *y, size_t nr)
     for (i = 0; i < nr; ++i)
       w[i] = fabs (residuals[i]) <= limit ? 1 : limit / fabs (residuals[i]);
     if (limit == 0)
-      break;                    /* most points are on the curve */
+      break; /* most points are on the curve */
   }
   for (i = 0; i < nr; ++i)
     sum += fabs (residuals[i]);
@@ -391,7 +391,7 @@ remove_steps (const double *x, const double *y, size_t nr, double *adjusted)
     excesses[i] = excess (x, y, nr, i);
   limit = fmax (STEP_SIGMAS * robust_scale (excesses, nr - 1),
                 STEP_MIN * greatest);
-  for (i = nr - 1; i-- > 0; ) {
+  for (i = nr - 1; i-- > 0;) {
     if (fabs (excesses[i]) > limit)
       shift += excesses[i];
     adjusted[i] += shift;
@@ -433,9 +433,8 @@ evaluate (const struct competitor *k, const struct series *s, struct misses *m)
       if (lead > LEAD_MAX)
         break;
       assert (m->nr < MISSES_MAX);
-      m->p[m->nr++] = (struct miss) {
-        lead, fabs (curve_at (&c, s->x[i]) - s->y[i])
-      };
+      m->p[m->nr++] = (struct miss) { lead,
+                                      fabs (curve_at (&c, s->x[i]) - s->y[i]) };
     }
   }
   assert (m->nr > 0);
@@ -464,7 +463,7 @@ typical_error (const struct misses *m)
   double errors[MISSES_MAX], sum = 0;
   size_t nr = collect_errors (m, 0, LEAD_SELECT, errors), i;
 
-  if (nr == 0)                  /* gaps everywhere */
+  if (nr == 0) /* gaps everywhere */
     nr = collect_errors (m, 0, LEAD_MAX, errors);
   nr -= nr / 4;
   for (i = 0; i < nr; ++i)
@@ -513,7 +512,7 @@ error_at (const struct misses *m, double lead)
   }
   at = fmax (fmin (lead, farthest / 1.5), nearest);
   nr = collect_errors (m, at / 1.5, at * 1.5, errors);
-  if (nr == 0)                  /* a gap in the series */
+  if (nr == 0) /* a gap in the series */
     nr = collect_errors (m, 0, LEAD_MAX, errors);
   /* As in split conformal prediction; then for the few origins, whose errors
    * are not independent.
@@ -638,9 +637,9 @@ value_at (const struct forecast *f, double lead)
   const double value = curve_at (&f->curve, 1 + lead);
   const double width = width_at (f, lead);
 
-  return (struct forecast_value) {
-    limited (f, value), limited (f, value - width), limited (f, value + width)
-  };
+  return (struct forecast_value) { limited (f, value),
+                                   limited (f, value - width),
+                                   limited (f, value + width) };
 }
 
 bool
@@ -668,7 +667,7 @@ forecast_when_above (const struct forecast *f, double level,
     *when = (struct forecast_when) { 0, 0, 0 };
     return true;
   }
-  for (i = SEARCH + 1; i-- > 0; ) {
+  for (i = SEARCH + 1; i-- > 0;) {
     v = value_at (f, 1.0 * i / SEARCH);
     ahead_s = f->span_s * i / SEARCH;
     if (v.value >= level)

@@ -80,7 +80,7 @@ extern bool forecast_at (const struct forecast *forecast, double ahead_s,
                          struct forecast_value *value);
 
 /* When the value will be at least 'level'.  False: too few samples. */
-extern bool forecast_when_above (const struct forecast *forecast,
-                                 double level, struct forecast_when *when);
+extern bool forecast_when_above (const struct forecast *forecast, double level,
+                                 struct forecast_when *when);
 
 #endif /* NBDEDUP_FORECAST_H */

@@ -35,22 +35,22 @@ struct stack_layer {
 };
 
 struct frozen {
-  struct nbdedup_pool *pool;    /* not owned */
-  uint64_t ticket;              /* of space_keep_begin */
+  struct nbdedup_pool *pool; /* not owned */
+  uint64_t ticket;           /* of space_keep_begin */
   uint64_t memory_bytes;
   time_t now;
   struct view view;
   struct drift_progress progress;
-  struct view_name **goldens;   /* owned */
+  struct view_name **goldens; /* owned */
   size_t nr_goldens, next;
 
-  struct drift_blocks blocks;   /* of the last document */
-  struct advise *advise;        /* owned; about it; NULL: none yet */
-  struct hasher *hasher;        /* owned; for it; NULL: the same */
-  const struct view_name *reading;      /* what was read last */
-  struct stack_layer *stack;    /* owned; its layers, from the top */
+  struct drift_blocks blocks;      /* of the last document */
+  struct advise *advise;           /* owned; about it; NULL: none yet */
+  struct hasher *hasher;           /* owned; for it; NULL: the same */
+  const struct view_name *reading; /* what was read last */
+  struct stack_layer *stack;       /* owned; its layers, from the top */
   size_t nr_stack;
-  struct frozen_leaf *leaves;   /* owned; LEAVES of them */
+  struct frozen_leaf *leaves; /* owned; LEAVES of them */
 };
 
 static int
@@ -79,9 +79,8 @@ open_view (struct frozen *f)
 }
 
 struct frozen *
-frozen_open (struct nbdedup_pool *pool, const char *name,
-             uint64_t memory_bytes, nbdedup_progress_fn *progress,
-             void *opaque)
+frozen_open (struct nbdedup_pool *pool, const char *name, uint64_t memory_bytes,
+             nbdedup_progress_fn *progress, void *opaque)
 {
   struct frozen *f;
 
@@ -134,7 +133,9 @@ int
 frozen_check (struct frozen *f)
 {
   return view_check (&f->view) == -1 ||
-    space_kept (f->pool->space, f->ticket) == -1 ? -1 : 0;
+      space_kept (f->pool->space, f->ticket) == -1
+    ? -1
+    : 0;
 }
 
 json_t *
@@ -180,17 +181,17 @@ need_name (const struct frozen *f, uint64_t clone)
     return name;
   if (clone == NBDEDUP_FROZEN_GOLDEN)
     return nbdedup_fail_null (EINVAL, "there is no golden image");
-  return nbdedup_fail_null (EINVAL, "there is no clone number %" PRIu64,
-                            clone);
+  return nbdedup_fail_null (EINVAL, "there is no clone number %" PRIu64, clone);
 }
 
 int
 frozen_classes (struct frozen *f, uint64_t clone, struct class_run *run)
 {
   const uint32_t who = clone == NBDEDUP_FROZEN_GOLDEN ? 0
-    : (uint32_t) clone + 1;
+                                                      : (uint32_t) clone + 1;
 
-  return need_name (f, clone) == NULL ? -1
+  return need_name (f, clone) == NULL
+    ? -1
     : class_map_next (f->blocks.map, who, run);
 }
 
@@ -218,7 +219,7 @@ begin_name (struct frozen *f, const struct view_name *name)
   for (i = 0; i < LEAVES; ++i)
     f->leaves[i].is_set = false;
   for (l = name->layer; l; l = l->parent)
-    nr++;                       /* drift_measure has found no loop */
+    nr++; /* drift_measure has found no loop */
   free (f->stack);
   f->nr_stack = 0;
   f->stack = malloc (nr * sizeof *f->stack);
@@ -236,7 +237,7 @@ begin_name (struct frozen *f, const struct view_name *name)
 /* A run of layers with the same branch: its rows come from the top down. */
 struct resolving {
   const struct stack_layer *layer, *end;
-  uint64_t first;               /* the leaf's first block */
+  uint64_t first; /* the leaf's first block */
   struct leaf *out;
 };
 
@@ -250,9 +251,11 @@ take_row (void *opaque, uint64_t seq, const uint8_t *buf, size_t len)
   while (r->layer < r->end && r->layer->seq > seq)
     r->layer++;
   if (r->layer == r->end || r->layer->seq != seq)
-    return nbdedup_fail (EIO, "pool.db: a map row names layer %" PRIu64 ", "
+    return nbdedup_fail (EIO,
+                         "pool.db: a map row names layer %" PRIu64 ", "
                          "which is not in the lineage of the volume: run "
-                         "nbdedup check", seq);
+                         "nbdedup check",
+                         seq);
   if (leaf_unpack (buf, len, &row) == -1)
     return -1;
   for (i = 0; i < LEAF_BLOCKS && r->first + i < r->layer->limit; ++i) {
@@ -272,11 +275,13 @@ resolve (struct frozen *f, uint64_t leaf_nr, struct leaf *out)
   memset (out->state, MAP_INHERIT, sizeof out->state);
   for (i = 0; i < f->nr_stack; i = j) {
     struct resolving r = {
-      .layer = &f->stack[i], .first = leaf_nr * LEAF_BLOCKS, .out = out,
+      .layer = &f->stack[i],
+      .first = leaf_nr * LEAF_BLOCKS,
+      .out = out,
     };
 
-    for (j = i + 1; j < f->nr_stack &&
-           f->stack[j].branch == f->stack[i].branch; ++j)
+    for (j = i + 1; j < f->nr_stack && f->stack[j].branch == f->stack[i].branch;
+         ++j)
       ;
     r.end = f->stack + j;
     if (meta_leaf_resolve (f->view.c, f->stack[i].branch, leaf_nr,
@@ -321,7 +326,8 @@ read_record_of (struct frozen *f, const uint8_t *packed, uint32_t block_size,
 {
   struct pointer ptr;
 
-  return pointer_unpack (packed, block_size, &ptr) == -1 ? -1
+  return pointer_unpack (packed, block_size, &ptr) == -1
+    ? -1
     : read_pointer (f, &ptr, block_size, buf, offset, len);
 }
 
@@ -376,8 +382,8 @@ frozen_read (struct frozen *f, uint64_t clone, void *buf, uint32_t len,
  */
 
 static int
-read_record_for_advice (void *opaque, const struct pointer *ptr,
-                        uint32_t lsize, void *buf)
+read_record_for_advice (void *opaque, const struct pointer *ptr, uint32_t lsize,
+                        void *buf)
 {
   return read_pointer (opaque, ptr, lsize, buf, 0, lsize);
 }
@@ -393,7 +399,10 @@ static int
 begin_advice (struct frozen *f)
 {
   struct advise_source source = {
-    read_record_for_advice, read_clone_for_advice, f, NULL,
+    read_record_for_advice,
+    read_clone_for_advice,
+    f,
+    NULL,
   };
 
   if (f->blocks.map == NULL)
@@ -410,7 +419,8 @@ int
 frozen_zero (struct frozen *f, unsigned set, uint64_t clone, uint64_t offset,
              uint64_t len)
 {
-  return begin_advice (f) == -1 || view_check (&f->view) == -1 ? -1
+  return begin_advice (f) == -1 || view_check (&f->view) == -1
+    ? -1
     : advise_zero (f->advise, set, clone, offset, len);
 }
 

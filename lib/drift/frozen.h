@@ -26,22 +26,21 @@ struct frozen;
 /* 'name' and 'memory_bytes' as for drift_run. */
 extern struct frozen *frozen_open (struct nbdedup_pool *pool, const char *name,
                                    uint64_t memory_bytes,
-                                   nbdedup_progress_fn *progress,
-                                   void *opaque);
+                                   nbdedup_progress_fn *progress, void *opaque);
 extern void frozen_close (struct frozen *f);
 
 /* The document of the next golden image, which the other calls then refer to;
  * an empty object: there are no more.
  */
-extern json_t *frozen_next (struct frozen *f, nbdedup_progress_fn *progress,
-                            void *opaque);
+extern json_t *
+frozen_next (struct frozen *f, nbdedup_progress_fn *progress, void *opaque);
 
 /* The next run of blocks of clone 'clone' of the document (0: the first;
  * NBDEDUP_FROZEN_GOLDEN: the golden image): as class_map_next, and
  * nbdedup_frozen_runs.
  */
-extern int frozen_classes (struct frozen *f, uint64_t clone,
-                           struct class_run *run);
+extern int
+frozen_classes (struct frozen *f, uint64_t clone, struct class_run *run);
 
 /* The size in bytes; 0 if there is no such clone. */
 extern uint64_t frozen_size (const struct frozen *f, uint64_t clone);
@@ -56,8 +55,8 @@ extern int frozen_read (struct frozen *f, uint64_t clone, void *buf,
 #define FROZEN_SETS ADVISE_SETS
 extern int frozen_zero (struct frozen *f, unsigned set, uint64_t clone,
                         uint64_t offset, uint64_t len);
-extern json_t *frozen_advise (struct frozen *f, nbdedup_progress_fn *progress,
-                              void *opaque);
+extern json_t *
+frozen_advise (struct frozen *f, nbdedup_progress_fn *progress, void *opaque);
 
 /* Is the moment still there?  EBUSY: close it soon, because commits wait for
  * that.

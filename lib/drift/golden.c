@@ -110,8 +110,10 @@ golden_find (struct view *v, const char *name)
   if (n == NULL && find_destroyed (v, name, &n) == 1)
     return n;
   if (n && !n->is_snapshot)
-    return nbdedup_fail_null (EINVAL, "%s is a volume: drift is measured from "
-                              "a snapshot, NAME@SNAP", name);
+    return nbdedup_fail_null (EINVAL,
+                              "%s is a volume: drift is measured from "
+                              "a snapshot, NAME@SNAP",
+                              name);
   return n;
 }
 
@@ -155,9 +157,10 @@ golden_of_clones (const struct view *v, const struct drift_member *members,
   uint32_t i;
   size_t j;
 
-  assert (nr > 1);              /* it has clones */
+  assert (nr > 1); /* it has clones */
   if (common == NULL)
-    return nbdedup_fail_null (EIO, "pool.db: the clones of %s have no layer "
+    return nbdedup_fail_null (EIO,
+                              "pool.db: the clones of %s have no layer "
                               "in common: run nbdedup check",
                               members[0].name->name);
   for (i = 1; i < nr; ++i) {

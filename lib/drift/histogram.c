@@ -21,7 +21,7 @@
 #include "drift/record-join.h"
 #include "meta/meta.h"
 
-#define STEP 8192u              /* records between calls of progress */
+#define STEP 8192u /* records between calls of progress */
 
 struct bucket {
   uint64_t records, record_bytes, stored_bytes, references;
@@ -29,10 +29,10 @@ struct bucket {
 
 struct histogram {
   uint32_t sector_bytes;
-  struct bucket buckets[49];    /* a count has 48 bits */
-  uint64_t addr;                /* of the last record */
+  struct bucket buckets[49]; /* a count has 48 bits */
+  uint64_t addr;             /* of the last record */
   struct drift_progress *progress;
-  uint64_t passed;              /* items done */
+  uint64_t passed; /* items done */
 };
 
 static struct bucket *
@@ -65,21 +65,22 @@ add_group (void *opaque, uint64_t group, const uint8_t *buf, size_t len)
       add_record (h, &r)->references += r.refcount;
     h->passed++;
   }
-  return h->passed / STEP == before / STEP ? 0
+  return h->passed / STEP == before / STEP
+    ? 0
     : drift_progress (h->progress, h->passed);
 }
 
 /* For some blocks, which come sorted by record. */
 static int
-add_content (void *opaque, const struct record *r, uint32_t who,
-             uint64_t block)
+add_content (void *opaque, const struct record *r, uint32_t who, uint64_t block)
 {
   struct histogram *h = opaque;
 
   (void) who;
   (void) block;
   if (r->refcount == 0)
-    return nbdedup_fail (EIO, "pool.db: a map refers to a record whose "
+    return nbdedup_fail (EIO,
+                         "pool.db: a map refers to a record whose "
                          "reference count is 0: run nbdedup check");
   if (r->ptr.addr != h->addr)
     add_record (h, r);
@@ -98,13 +99,15 @@ histogram_json (const struct histogram *h)
   for (i = 0; i < sizeof h->buckets / sizeof h->buckets[0]; ++i) {
     b = &h->buckets[i];
     if (b->records)
-      json_array_append_new (array, json_pack
-                             ("{s:I, s:I, s:I, s:I, s:I}",
-                              "refcount", (json_int_t) 1 << i,
-                              "records", (json_int_t) b->records,
-                              "record_bytes", (json_int_t) b->record_bytes,
-                              "stored_bytes", (json_int_t) b->stored_bytes,
-                              "references", (json_int_t) b->references));
+      json_array_append_new (array,
+                             json_pack ("{s:I, s:I, s:I, s:I, s:I}", "refcount",
+                                        (json_int_t) 1 << i, "records",
+                                        (json_int_t) b->records, "record_bytes",
+                                        (json_int_t) b->record_bytes,
+                                        "stored_bytes",
+                                        (json_int_t) b->stored_bytes,
+                                        "references",
+                                        (json_int_t) b->references));
   }
   return array;
 }
@@ -129,8 +132,7 @@ add_layers (struct view *v, struct record_join *t, struct view_name *name,
   while ((r = walk_next (w, &leaf_nr, &leaf, &top)) == 1) {
     for (i = 0; i < LEAF_BLOCKS && r != -1; ++i)
       if (leaf.state[i] == MAP_POINTER &&
-          (pointer_unpack (leaf.ptr[i], name->layer->block_size,
-                           &ptr) == -1 ||
+          (pointer_unpack (leaf.ptr[i], name->layer->block_size, &ptr) == -1 ||
            record_join_add_content (t, ptr.addr, 0, 0, false) == -1))
         r = -1;
     if (r != -1 && leaf_nr % 1024 == 0)
@@ -170,7 +172,8 @@ histogram_of (struct view *v, const char *name, uint64_t memory_bytes,
               struct drift_progress *progress)
 {
   struct histogram h = {
-    .sector_bytes = v->sector_bytes, .progress = progress,
+    .sector_bytes = v->sector_bytes,
+    .progress = progress,
     .passed = progress->done,
   };
   struct view_name *n = view_find (v, name);
@@ -186,7 +189,8 @@ histogram_of (struct view *v, const char *name, uint64_t memory_bytes,
     r = record_join_run (t, NULL, 0, add_content, step, &h);
   record_join_free (t);
   return r == 0 ? json_pack ("{s:s, s:o}", "name", n->name, "histogram",
-                             histogram_json (&h)) : NULL;
+                             histogram_json (&h))
+                : NULL;
 }
 
 int
@@ -199,7 +203,8 @@ histogram_add (struct nbdedup_pool *pool, const char *name, json_t *stat,
   struct view v;
   struct drift_progress p = { .fn = progress, .opaque = opaque };
   struct histogram h = {
-    .sector_bytes = pool->sector_bytes, .progress = &p,
+    .sector_bytes = pool->sector_bytes,
+    .progress = &p,
   };
   int r;
 

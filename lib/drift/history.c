@@ -30,7 +30,7 @@
 
 struct sample {
   struct meta_sample row;
-  uint8_t *data;                /* owned */
+  uint8_t *data; /* owned */
 };
 
 static int
@@ -45,8 +45,10 @@ encode (struct codec_ctx *ctx, json_t *document, struct sample *s)
     return nbdedup_fail (ENOMEM, "no memory for a sample");
   s->row.length = strlen (text);
   if (s->row.length > SAMPLE_LENGTH_MAX)
-    return nbdedup_fail (EFBIG, "a drift sample of %" PRIu64 " bytes is too "
-                         "large to record", s->row.length);
+    return nbdedup_fail (EFBIG,
+                         "a drift sample of %" PRIu64 " bytes is too "
+                         "large to record",
+                         s->row.length);
   packed = malloc (s->row.length);
   if (packed == NULL)
     return nbdedup_fail (ENOMEM, "no memory for a sample");
@@ -79,7 +81,7 @@ decode_text (struct codec_ctx *ctx, const struct meta_sample *s)
   if (codec_decompress (ctx, (int) s->codec, s->data, s->len, text,
                         s->length) == -1)
     return NULL;
-  errno = 0;                    /* only errno tells ENOMEM from a bad text */
+  errno = 0; /* only errno tells ENOMEM from a bad text */
   document = json_loadb (text, s->length, 0, &error);
   if (document == NULL && errno == ENOMEM)
     return nbdedup_fail_null (ENOMEM, "no memory for it");
@@ -87,10 +89,12 @@ decode_text (struct codec_ctx *ctx, const struct meta_sample *s)
     return nbdedup_fail_null (EIO, "not JSON: %s", error.text);
   if (!json_is_string (json_object_get (document, "golden")) ||
       (uint64_t) json_integer_value (json_object_get (document, "time")) !=
-      s->time) {
+        s->time) {
     json_decref (document);
-    return nbdedup_fail_null (EIO, "not the sample of a golden image at the "
-                              "time %" PRIu64, s->time);
+    return nbdedup_fail_null (EIO,
+                              "not the sample of a golden image at the "
+                              "time %" PRIu64,
+                              s->time);
   }
   return document;
 }
@@ -103,8 +107,9 @@ decode (struct codec_ctx *ctx, const struct meta_sample *s)
 
   if (document == NULL) {
     snprintf (why, sizeof why, "%s", nbdedup_error ());
-    nbdedup_fail (errno, "pool.db: the drift sample %" PRIu64
-                  " cannot be read: %s", s->id, why);
+    nbdedup_fail (errno,
+                  "pool.db: the drift sample %" PRIu64 " cannot be read: %s",
+                  s->id, why);
   }
   return document;
 }
@@ -114,14 +119,14 @@ decode (struct codec_ctx *ctx, const struct meta_sample *s)
  */
 
 struct recording {
-  struct sample *samples;       /* owned */
+  struct sample *samples; /* owned */
   size_t nr;
   struct retention_policy policy;
-  struct alert_update *alerts;  /* owned */
+  struct alert_update *alerts; /* owned */
 };
 
 struct times {
-  struct retention_sample *p;   /* owned */
+  struct retention_sample *p; /* owned */
   size_t nr;
 };
 
@@ -130,9 +135,12 @@ add_time (void *opaque, uint64_t id, uint64_t time_s, bool asked)
 {
   struct times *t = opaque;
 
-  return array_push (&t->p, &t->nr, (struct retention_sample) {
-    .id = id, .time = time_s, .asked = asked,
-  });
+  return array_push (&t->p, &t->nr,
+                     (struct retention_sample) {
+                       .id = id,
+                       .time = time_s,
+                       .asked = asked,
+                     });
 }
 
 static int
@@ -153,8 +161,7 @@ retention_history (struct meta_conn *c, const struct retention_policy *policy,
 }
 
 static int
-record_in_transaction (void *arg, struct meta_conn *c,
-                       struct meta_state *state)
+record_in_transaction (void *arg, struct meta_conn *c, struct meta_state *state)
 {
   struct recording *rec = arg;
   struct meta_sample *s;
@@ -210,14 +217,14 @@ with_pool (struct nbdedup_pool *pool, json_t *document)
 }
 
 static int
-fill_sample (struct nbdedup_pool *pool, struct codec_ctx *ctx,
-             json_t *document, json_t *id, bool asked, struct sample *s)
+fill_sample (struct nbdedup_pool *pool, struct codec_ctx *ctx, json_t *document,
+             json_t *id, bool asked, struct sample *s)
 {
   CLEANUP_JSON json_t *copy = with_pool (pool, document);
 
   s->row.asked = asked;
-  s->row.time = (uint64_t) json_integer_value (json_object_get (document,
-                                                                "time"));
+  s->row.time = (uint64_t) json_integer_value (
+    json_object_get (document, "time"));
   s->row.golden = (uint64_t) json_integer_value (id);
   return copy ? encode (ctx, copy, s) : -1;
 }
@@ -247,10 +254,11 @@ record (struct nbdedup_pool *pool, json_t *ids, json_t *documents, bool asked)
       r = alert_update_add (rec.alerts, rec.samples[i].row.golden, document);
   }
   if (r == 0 && rec.nr > 0) {
-    r = txg_run_large (pool->txg, pages_of (&rec), record_in_transaction,
-                       NULL, &rec);
+    r = txg_run_large (pool->txg, pages_of (&rec), record_in_transaction, NULL,
+                       &rec);
     if (r == -1 && errno == ENOSPC)
-      nbdedup_fail (ENOSPC, "the pool's file system is full: nothing was "
+      nbdedup_fail (ENOSPC,
+                    "the pool's file system is full: nothing was "
                     "recorded");
   }
   if (r == 0)
@@ -278,7 +286,8 @@ history_drift (struct nbdedup_pool *pool, struct drift_golden which,
   result = drift_run (pool, which, memory_bytes, ids, progress, opaque);
   if (result == NULL)
     return NULL;
-  documents = which.name || which.id ? json_pack ("[O]", result)
+  documents = which.name || which.id
+    ? json_pack ("[O]", result)
     : json_incref (json_object_get (result, "goldens"));
   if (record (pool, ids, documents, asked) == -1) {
     json_decref (result);
@@ -293,10 +302,10 @@ history_drift (struct nbdedup_pool *pool, struct drift_golden which,
 
 struct get {
   struct codec_ctx *ctx;
-  const char *name;             /* only those of this name; NULL: all */
+  const char *name; /* only those of this name; NULL: all */
   json_t *samples;
-  uint64_t bytes;               /* of their text */
-  uint64_t last;                /* id of the last one read: of the sample, or
+  uint64_t bytes; /* of their text */
+  uint64_t last;  /* id of the last one read: of the sample, or
                                  * in history_newest of the golden image */
   bool more;
   nbdedup_progress_fn *progress;
@@ -308,8 +317,7 @@ struct get {
 static bool
 is_of_name (const json_t *document, const char *name)
 {
-  const char *golden = json_string_value (json_object_get (document,
-                                                           "golden"));
+  const char *golden = json_string_value (json_object_get (document, "golden"));
   size_t len = strcspn (name, " ");
 
   return strncmp (golden, name, len) == 0 &&
@@ -424,8 +432,10 @@ history_get (struct nbdedup_pool *pool, const char *name, uint64_t after,
     meta_reader_put (pool->meta, c);
   }
   if (r == 0 && g.name && after == 0 && json_array_size (g.samples) == 0)
-    r = nbdedup_fail (ENOENT, "there is no snapshot '%s', and no drift "
-                      "history of one", name);
+    r = nbdedup_fail (ENOENT,
+                      "there is no snapshot '%s', and no drift "
+                      "history of one",
+                      name);
   return get_end (&g, r);
 }
 
@@ -486,7 +496,7 @@ history_newest (struct nbdedup_pool *pool, uint64_t after,
 
 struct each {
   struct codec_ctx *ctx;
-  const struct times *wanted;   /* not owned; by id; NULL: all */
+  const struct times *wanted; /* not owned; by id; NULL: all */
   int (*fn) (void *opaque, json_t *document);
   void *opaque;
 };
@@ -587,7 +597,9 @@ history_newest_of (struct nbdedup_pool *pool, uint64_t golden)
 {
   json_t *document = NULL;
   struct each e = {
-    .ctx = codec_ctx_new (), .fn = keep_document, .opaque = &document,
+    .ctx = codec_ctx_new (),
+    .fn = keep_document,
+    .opaque = &document,
   };
   struct meta_conn *c;
   int r;
@@ -649,9 +661,10 @@ check_sample (void *opaque, const struct meta_sample *s)
     ch->wrong (ch->opaque, nbdedup_error ());
   json_decref (document);
   if (s->golden == 0 || s->golden >= ch->next_id || s->id >= ch->next_id) {
-    snprintf (text, sizeof text, "drift sample %" PRIu64 " of snapshot %"
-              PRIu64 ": both ids must be below %" PRIu64, s->id, s->golden,
-              ch->next_id);
+    snprintf (text, sizeof text,
+              "drift sample %" PRIu64 " of snapshot %" PRIu64
+              ": both ids must be below %" PRIu64,
+              s->id, s->golden, ch->next_id);
     ch->wrong (ch->opaque, text);
   }
   return ch->step (ch->opaque);
@@ -663,8 +676,11 @@ history_check (struct meta_conn *c, uint64_t next_id,
                void (*wrong) (void *opaque, const char *text), void *opaque)
 {
   struct check_history ch = {
-    .ctx = codec_ctx_new (), .next_id = next_id, .step = step,
-    .wrong = wrong, .opaque = opaque,
+    .ctx = codec_ctx_new (),
+    .next_id = next_id,
+    .step = step,
+    .wrong = wrong,
+    .opaque = opaque,
   };
   int r;
 

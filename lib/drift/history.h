@@ -38,8 +38,8 @@
  * (alert.h).
  */
 extern json_t *history_drift (struct nbdedup_pool *pool,
-                              struct drift_golden which,
-                              uint64_t memory_bytes, bool asked, json_t *ids,
+                              struct drift_golden which, uint64_t memory_bytes,
+                              bool asked, json_t *ids,
                               nbdedup_progress_fn *progress, void *opaque);
 
 /* {"samples": [documents, oldest first]}: all, or those of an existing
@@ -53,8 +53,8 @@ extern json_t *history_drift (struct nbdedup_pool *pool,
  */
 #define HISTORY_PART_BYTES (UINT64_C (16) << 20)
 extern json_t *history_get (struct nbdedup_pool *pool, const char *name,
-                            uint64_t after,
-                            nbdedup_progress_fn *progress, void *opaque);
+                            uint64_t after, nbdedup_progress_fn *progress,
+                            void *opaque);
 
 /* The same for the newest sample of each golden image that has clones now, by
  * id, under its present name.  'after' is the id of one of these.
@@ -66,18 +66,16 @@ extern json_t *history_newest (struct nbdedup_pool *pool, uint64_t after,
  * recorded order, as it was recorded.  'fn' returns 0, 1 to stop, or -1.
  * Damaged samples are left out.
  */
-extern int history_each (struct nbdedup_pool *pool, uint64_t golden,
-                         uint64_t after,
-                         int (*fn) (void *opaque, json_t *document),
-                         void *opaque);
+extern int
+history_each (struct nbdedup_pool *pool, uint64_t golden, uint64_t after,
+              int (*fn) (void *opaque, json_t *document), void *opaque);
 
 /* The same for at most 'most' + 1 samples, spread over the history: the first
  * of each of so many equal intervals of time, and the newest.
  */
-extern int history_spread (struct nbdedup_pool *pool, uint64_t golden,
-                           size_t most,
-                           int (*fn) (void *opaque, json_t *document),
-                           void *opaque);
+extern int
+history_spread (struct nbdedup_pool *pool, uint64_t golden, size_t most,
+                int (*fn) (void *opaque, json_t *document), void *opaque);
 
 /* The newest one, as it was recorded.  ENOENT: there is none, or it is damaged.
  */
@@ -86,8 +84,8 @@ extern json_t *history_newest_of (struct nbdedup_pool *pool, uint64_t golden);
 /* When the newest sample of this golden image was taken: 1, 0 (there is
  * none) or -1.
  */
-extern int history_last (struct nbdedup_pool *pool, uint64_t golden,
-                         uint64_t *time_s);
+extern int
+history_last (struct nbdedup_pool *pool, uint64_t golden, uint64_t *time_s);
 
 /* Check that each sample is readable in the state that 'c' is frozen at.
  * Calls 'wrong' with a text for each that is not; ids are below 'next_id'.

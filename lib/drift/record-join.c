@@ -20,8 +20,8 @@ static_assert (ADDR_MAX <= UINT64_MAX >> WHO_BITS,
                "an address and a number fit together");
 
 struct join_item {
-  uint64_t addr_who;            /* the address in the upper bits */
-  uint64_t block;               /* also RELEASE, NO_CONTENT; NO_CONTENT alone:
+  uint64_t addr_who; /* the address in the upper bits */
+  uint64_t block;    /* also RELEASE, NO_CONTENT; NO_CONTENT alone:
                                  * a new reference */
 };
 
@@ -32,18 +32,18 @@ struct party {
 };
 
 struct record_join {
-  struct view *v;               /* not owned */
-  struct sorter *sorter;        /* owned */
+  struct view *v;        /* not owned */
+  struct sorter *sorter; /* owned */
 
   /* The pass */
-  uint64_t *freed;              /* not owned */
-  struct party *parties;        /* owned; by who */
-  uint32_t *seen;               /* owned; parties that drop or add one */
+  uint64_t *freed;       /* not owned */
+  struct party *parties; /* owned; by who */
+  uint32_t *seen;        /* owned; parties that drop or add one */
   uint32_t nr_seen;
-  struct blob row;              /* of records */
-  uint64_t group;               /* its number; UINT64_MAX: none yet */
-  size_t off;                   /* of the entry after 'record' */
-  struct record record;         /* at the current address */
+  struct blob row;      /* of records */
+  uint64_t group;       /* its number; UINT64_MAX: none yet */
+  size_t off;           /* of the entry after 'record' */
+  struct record record; /* at the current address */
 };
 
 static int
@@ -149,8 +149,10 @@ find_record (struct record_join *t, uint64_t addr)
     if (t->record.ptr.addr == addr)
       return 0;
   }
-  return nbdedup_fail (EIO, "pool.db: the record at %" PRIu64 " is missing: "
-                       "run nbdedup check", addr);
+  return nbdedup_fail (EIO,
+                       "pool.db: the record at %" PRIu64 " is missing: "
+                       "run nbdedup check",
+                       addr);
 }
 
 static struct party *
@@ -179,9 +181,11 @@ end_record (struct record_join *t)
     p = &t->parties[who];
     if (who != 0) {
       if (p->drops + anyway > refcount)
-        return nbdedup_fail (EIO, "pool.db: the maps refer to the record at %"
-                             PRIu64 " more often than its reference count "
-                             "says: run nbdedup check", t->record.ptr.addr);
+        return nbdedup_fail (EIO,
+                             "pool.db: the maps refer to the record at %" PRIu64
+                             " more often than its reference count "
+                             "says: run nbdedup check",
+                             t->record.ptr.addr);
       if (p->drops + anyway == refcount && !p->adds)
         t->freed[who] += sectors_of (t->record.ptr.psize, t->v->sector_bytes);
     }
@@ -215,11 +219,10 @@ run_item (struct record_join *t, const struct join_item *item, uint64_t *addr,
 
 int
 record_join_run (struct record_join *t, uint64_t *freed, uint32_t nr_who,
-                 record_join_content_fn *content, int (*step) (void *,
-                                                               uint64_t),
-                 void *opaque)
+                 record_join_content_fn *content,
+                 int (*step) (void *, uint64_t), void *opaque)
 {
-  uint64_t addr = 0, done = 0;  /* no record is at address 0 */
+  uint64_t addr = 0, done = 0; /* no record is at address 0 */
   const void *item;
   int r;
 

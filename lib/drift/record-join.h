@@ -28,19 +28,19 @@ struct record_join;
 /* Works within 'memory_bytes'.  The view is not owned; long work calls its
  * 'look'.
  */
-extern struct record_join *record_join_new (struct view *v,
-                                            uint64_t memory_bytes);
+extern struct record_join *
+record_join_new (struct view *v, uint64_t memory_bytes);
 extern void record_join_free (struct record_join *t);
 
 /* 'releases': 'who' would also drop this reference. */
 extern int record_join_add_content (struct record_join *t, uint64_t addr,
-                                    uint32_t who,
-                                    uint64_t block, bool releases);
-extern int record_join_add_release (struct record_join *t, uint64_t addr,
-                                    uint32_t who);
+                                    uint32_t who, uint64_t block,
+                                    bool releases);
+extern int
+record_join_add_release (struct record_join *t, uint64_t addr, uint32_t who);
 /* 'who' would refer to this record once more, so it frees it in no case. */
-extern int record_join_add_reference (struct record_join *t, uint64_t addr,
-                                      uint32_t who);
+extern int
+record_join_add_reference (struct record_join *t, uint64_t addr, uint32_t who);
 extern uint64_t record_join_count (const struct record_join *t);
 
 /* The pass calls it for each content added, ascending by address, with the

@@ -32,29 +32,29 @@
 /* A golden image, as the thread knows it. */
 struct golden {
   uint64_t id;
-  uint64_t due_ms;              /* of the monotonic clock */
-  uint64_t state;               /* of its clone set, before the last sample */
-  bool is_known;                /* 'state' is valid */
-  bool is_asked;                /* a snapshot requested a sample */
+  uint64_t due_ms; /* of the monotonic clock */
+  uint64_t state;  /* of its clone set, before the last sample */
+  bool is_known;   /* 'state' is valid */
+  bool is_asked;   /* a snapshot requested a sample */
 };
 
 struct sampler {
-  struct nbdedup_pool *pool;    /* not owned */
+  struct nbdedup_pool *pool; /* not owned */
   uint64_t interval_ms;
-  struct background thread;     /* wakes up when asked */
+  struct background thread; /* wakes up when asked */
 
   /* The thread's own. */
-  struct golden *goldens;       /* owned; ascending by id */
+  struct golden *goldens; /* owned; ascending by id */
   size_t nr_goldens;
-  uint64_t look_ms;             /* latest time of the next check */
-  uint64_t rest_ms;             /* earliest time */
+  uint64_t look_ms; /* latest time of the next check */
+  uint64_t rest_ms; /* earliest time */
 
-  struct lock lock;             /* protects everything below; innermost */
-  uint64_t *asked;              /* owned; ids of golden images */
+  struct lock lock; /* protects everything below; innermost */
+  uint64_t *asked;  /* owned; ids of golden images */
   size_t nr_asked;
-  uint64_t asked_ms;            /* when the first of them was added */
+  uint64_t asked_ms; /* when the first of them was added */
   uint64_t nr_samples, nr_skipped;
-  char error[512];              /* of the last attempt; "": none */
+  char error[512]; /* of the last attempt; "": none */
 };
 
 static uint64_t
@@ -94,7 +94,7 @@ sampler_note_snapshot (struct sampler *s, const struct volume *v)
 {
   const struct volume *golden;
 
-  assert_held (&v->pool->admin);        /* origins change under it */
+  assert_held (&v->pool->admin); /* origins change under it */
   if (s == NULL || v->origin == NULL)
     return;
   WITH_LOCK (&s->lock);
@@ -109,9 +109,8 @@ sampler_json (struct sampler *s)
   if (s == NULL)
     return json_null ();
   WITH_LOCK (&s->lock);
-  return json_pack ("{s:I, s:I, s:s?}", "samples",
-                    (json_int_t) s->nr_samples, "skipped",
-                    (json_int_t) s->nr_skipped, "error",
+  return json_pack ("{s:I, s:I, s:s?}", "samples", (json_int_t) s->nr_samples,
+                    "skipped", (json_int_t) s->nr_skipped, "error",
                     *s->error ? s->error : NULL);
 }
 
@@ -250,7 +249,7 @@ sample (struct sampler *s, struct golden *g, const struct clone_set *f)
   }
   if (errno != ENOENT && errno != EBUSY && errno != EINTR)
     return -1;
-  g->due_ms = 0;                /* destroyed or renamed: check again */
+  g->due_ms = 0; /* destroyed or renamed: check again */
   return 0;
 }
 

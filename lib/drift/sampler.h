@@ -31,8 +31,8 @@ struct sampler;
 struct volume;
 
 /* NULL on failure.  'interval_s' is not 0. */
-extern struct sampler *sampler_start (struct nbdedup_pool *pool,
-                                      uint64_t interval_s);
+extern struct sampler *
+sampler_start (struct nbdedup_pool *pool, uint64_t interval_s);
 
 /* End a running sample soon, and begin no other, so that a thread that waits
  * for it, or for pool->drift, can go on.  NULL is allowed, here and below.
@@ -44,8 +44,8 @@ extern void sampler_stop (struct sampler *sampler);
 /* A snapshot of 'v' was made: if 'v' is a clone, sample its golden images.
  * Under pool->admin.
  */
-extern void sampler_note_snapshot (struct sampler *sampler,
-                                   const struct volume *v);
+extern void
+sampler_note_snapshot (struct sampler *sampler, const struct volume *v);
 
 /* {"samples", "skipped": numbers, "error": text or null}; JSON's null if
  * there is no sampler.

@@ -25,12 +25,12 @@
 /* A layer that loses references. */
 struct loser {
   struct view_layer *layer;
-  bool only_new;                /* without those that it loses anyway */
+  bool only_new; /* without those that it loses anyway */
 };
 
 struct losers {
   struct view *v;
-  struct loser *p;              /* owned */
+  struct loser *p; /* owned */
   size_t nr;
 };
 
@@ -65,8 +65,8 @@ only_child (const struct view_layer *l)
 static void
 find_heir (struct view_layer *l)
 {
-  l->heir = !l->dead && l->nr_names == 0 && l->nr_children == 1
-    ? only_child (l) : NULL;
+  l->heir = !l->dead && l->nr_names == 0 && l->nr_children == 1 ? only_child (l)
+                                                                : NULL;
 }
 
 void
@@ -79,7 +79,7 @@ reclaim_begin (struct view *v)
     if (v->layers[i].dying)
       v->layers[i].dead = true;
   /* Children have higher ids than parents, except after merges. */
-  for (i = v->nr_layers; i-- > 0; )
+  for (i = v->nr_layers; i-- > 0;)
     die_if_unneeded (&v->layers[i]);
   for (i = 0; i < v->nr_layers; ++i) {
     find_heir (&v->layers[i]);
@@ -102,16 +102,15 @@ add_loser (struct losers *losers, struct view_layer *l, bool only_new)
  * heir.
  */
 static int
-mark_hidden (struct view *v, struct view_layer *l, bool old,
-             uint64_t leaf_nr, bool hidden[LEAF_BLOCKS])
+mark_hidden (struct view *v, struct view_layer *l, bool old, uint64_t leaf_nr,
+             bool hidden[LEAF_BLOCKS])
 {
   uint8_t buf[LEAF_LEN_MAX];
   struct leaf leaf;
   unsigned i;
   size_t len;
 
-  for (l = old ? l->old_heir : l->heir; l;
-       l = old ? l->old_heir : l->heir) {
+  for (l = old ? l->old_heir : l->heir; l; l = old ? l->old_heir : l->heir) {
     len = 0;
     if (meta_leaf_get (v->c, l->branch, leaf_nr, l->seq, buf, &len) == -1 ||
         leaf_unpack (buf, len, &leaf) == -1 || view_look (v) == -1)
@@ -125,8 +124,8 @@ mark_hidden (struct view *v, struct view_layer *l, bool old,
 }
 
 static int
-mark_lost (struct view *v, struct view_layer *l, bool old,
-           uint64_t leaf_nr, bool lost[LEAF_BLOCKS])
+mark_lost (struct view *v, struct view_layer *l, bool old, uint64_t leaf_nr,
+           bool lost[LEAF_BLOCKS])
 {
   if (old ? l->was_dead : l->dead) {
     memset (lost, true, LEAF_BLOCKS);
@@ -207,8 +206,8 @@ tell_branch (struct view *v, const struct loser *p, size_t nr,
 }
 
 static int
-tell_all (struct losers *losers,
-          int (*fn) (void *opaque, uint64_t addr), void *opaque)
+tell_all (struct losers *losers, int (*fn) (void *opaque, uint64_t addr),
+          void *opaque)
 {
   const struct loser *p = losers->p;
   size_t i, j;
@@ -217,8 +216,8 @@ tell_all (struct losers *losers,
   if (losers->nr > 0)
     qsort (losers->p, losers->nr, sizeof *p, compare_losers);
   for (i = 0; i < losers->nr && r == 0; i = j) {
-    for (j = i + 1; j < losers->nr &&
-           p[j].layer->branch == p[i].layer->branch; ++j)
+    for (j = i + 1; j < losers->nr && p[j].layer->branch == p[i].layer->branch;
+         ++j)
       ;
     r = tell_branch (losers->v, p + i, j - i, fn, opaque);
   }
@@ -228,8 +227,8 @@ tell_all (struct losers *losers,
 /*----------------------------------------------------------------------*/
 
 int
-reclaim_background (struct view *v,
-                    int (*fn) (void *opaque, uint64_t addr), void *opaque)
+reclaim_background (struct view *v, int (*fn) (void *opaque, uint64_t addr),
+                    void *opaque)
 {
   struct losers losers = { .v = v };
   size_t i;
@@ -248,7 +247,7 @@ reclaim_background (struct view *v,
  * down to the first that still has other children or a name.
  */
 struct touched {
-  struct view_layer **p;        /* owned */
+  struct view_layer **p; /* owned */
   size_t nr;
 };
 

@@ -21,22 +21,22 @@ static_assert (LEAF_BLOCKS == 64, "a mask has a bit for each block");
 
 struct walk_layer {
   uint64_t seq;
-  uint64_t limit;               /* its blocks below this show through */
+  uint64_t limit; /* its blocks below this show through */
 };
 
 struct walk_run {
-  struct meta_cursor *cursor;   /* owned */
-  struct walk_layer *layers;    /* not owned; ascending by seq */
+  struct meta_cursor *cursor; /* owned */
+  struct walk_layer *layers;  /* not owned; ascending by seq */
   size_t nr_layers;
   struct meta_leaf_row row;
   bool has_row;
 };
 
 struct walk {
-  struct view *v;               /* not owned */
-  struct walk_layer *layers;    /* owned; run by run, the lowest first */
-  uint64_t top_seq;             /* in the last run */
-  struct walk_run *runs;        /* owned; the lowest first */
+  struct view *v;            /* not owned */
+  struct walk_layer *layers; /* owned; run by run, the lowest first */
+  uint64_t top_seq;          /* in the last run */
+  struct walk_run *runs;     /* owned; the lowest first */
   size_t nr_runs;
 };
 
@@ -44,9 +44,8 @@ struct walk {
  * Returns their number.
  */
 static size_t
-fill_layers (struct view_layer *top, const struct view_layer *bottom,
-             size_t nr, struct walk_layer *layers,
-             struct view_layer **stack)
+fill_layers (struct view_layer *top, const struct view_layer *bottom, size_t nr,
+             struct walk_layer *layers, struct view_layer **stack)
 {
   uint64_t limit = UINT64_MAX;
   struct view_layer *l;
@@ -59,7 +58,7 @@ fill_layers (struct view_layer *top, const struct view_layer *bottom,
     if (l->overlap < limit)
       limit = l->overlap;
   }
-  assert (i == 0);              /* the caller counted them */
+  assert (i == 0); /* the caller counted them */
   return nr;
 }
 
@@ -108,16 +107,17 @@ walk_new (struct view *v, struct view_layer *top,
   for (l = top; l != bottom && l; l = l->parent)
     if (++nr > v->nr_layers) {
       walk_free (w);
-      return nbdedup_fail_null (EIO, "pool.db: layer %" PRIu64 " is its own "
-                                "ancestor: run nbdedup check", top->id);
+      return nbdedup_fail_null (EIO,
+                                "pool.db: layer %" PRIu64 " is its own "
+                                "ancestor: run nbdedup check",
+                                top->id);
     }
   w->v = v;
   w->layers = malloc ((nr + 1) * sizeof *w->layers);
   w->runs = calloc (nr + 1, sizeof *w->runs);
   stack = malloc ((nr + 1) * sizeof *stack);
   if (w->layers && w->runs && stack)
-    r = open_runs (w, stack, fill_layers (top, bottom, nr, w->layers,
-                                          stack));
+    r = open_runs (w, stack, fill_layers (top, bottom, nr, w->layers, stack));
   else
     nbdedup_fail (ENOMEM, "no memory");
   free (stack);
@@ -146,8 +146,8 @@ find_seq (const struct walk_run *run, uint64_t seq)
 {
   size_t i = array_position (run->nr_layers, k, run->layers[k].seq < seq);
 
-  return i < run->nr_layers && run->layers[i].seq == seq
-    ? &run->layers[i] : NULL;
+  return i < run->nr_layers && run->layers[i].seq == seq ? &run->layers[i]
+                                                         : NULL;
 }
 
 /* Put a row over the rows below it.  'said' gets the blocks that it has. */
@@ -160,9 +160,11 @@ take_row (const struct walk_run *run, struct leaf *out, uint64_t *said)
   unsigned i;
 
   if (layer == NULL)
-    return nbdedup_fail (EIO, "pool.db: a map row names layer %" PRIu64 ", "
+    return nbdedup_fail (EIO,
+                         "pool.db: a map row names layer %" PRIu64 ", "
                          "which is not in the lineage of the volume or "
-                         "snapshot: run nbdedup check", run->row.seq);
+                         "snapshot: run nbdedup check",
+                         run->row.seq);
   if (leaf_unpack (run->row.buf, run->row.len, &leaf) == -1)
     return -1;
   for (i = 0; i < LEAF_BLOCKS && first + i < layer->limit; ++i) {
@@ -176,8 +178,7 @@ take_row (const struct walk_run *run, struct leaf *out, uint64_t *said)
 }
 
 int
-walk_next (struct walk *w, uint64_t *leaf_nr, struct leaf *leaf,
-           uint64_t *top)
+walk_next (struct walk *w, uint64_t *leaf_nr, struct leaf *leaf, uint64_t *top)
 {
   uint64_t next = UINT64_MAX, said;
   struct walk_run *run;

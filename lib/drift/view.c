@@ -82,8 +82,10 @@ check_orphans (const struct view *v)
   for (i = 0; i < v->nr_names; ++i)
     for (l = v->names[i].layer; l; l = l->parent)
       if (l->is_orphan)
-        return nbdedup_fail (EIO, "pool.db: the parent of layer %" PRIu64 " is "
-                             "missing: run nbdedup check", l->id);
+        return nbdedup_fail (EIO,
+                             "pool.db: the parent of layer %" PRIu64 " is "
+                             "missing: run nbdedup check",
+                             l->id);
   return 0;
 }
 
@@ -101,8 +103,10 @@ add_name (struct view *v, uint64_t layer, const char *name)
     return n;
   n->layer = find_layer (v, layer);
   if (n->layer == NULL)
-    return nbdedup_fail_null (EIO, "pool.db: the layer of %s is missing: run "
-                              "nbdedup check", name);
+    return nbdedup_fail_null (EIO,
+                              "pool.db: the layer of %s is missing: run "
+                              "nbdedup check",
+                              name);
   n->layer->nr_names++;
   return n;
 }
@@ -124,14 +128,14 @@ load_volume (void *opaque, const struct meta_volume *mv)
 /* Snapshots come by volume, volumes by name. */
 struct snapshots {
   struct view *v;
-  struct place *places;         /* owned; of the volumes, ascending by id */
+  struct place *places; /* owned; of the volumes, ascending by id */
   size_t nr;
   const struct place *last;
 };
 
 struct place {
   uint64_t id;
-  size_t index;                 /* in v->names, which moves as it grows */
+  size_t index; /* in v->names, which moves as it grows */
 };
 
 static int
@@ -166,11 +170,14 @@ volume_name (struct snapshots *s, uint64_t id)
   struct view_name *n;
 
   if (s->last == NULL || s->last->id != id)
-    s->last = s->nr == 0 ? NULL :
-      bsearch (&key, s->places, s->nr, sizeof key, compare_places);
+    s->last = s->nr == 0
+      ? NULL
+      : bsearch (&key, s->places, s->nr, sizeof key, compare_places);
   if (s->last == NULL)
-    return nbdedup_fail_null (EIO, "pool.db: volume %" PRIu64 ", which has "
-                              "snapshots, is missing: run nbdedup check", id);
+    return nbdedup_fail_null (EIO,
+                              "pool.db: volume %" PRIu64 ", which has "
+                              "snapshots, is missing: run nbdedup check",
+                              id);
   n = &s->v->names[s->last->index];
   if (n->nr_snapshots++ == 0)
     n->first_snapshot = s->v->nr_names;
@@ -249,9 +256,10 @@ link_origins (struct view *v)
       continue;
     found = bsearch (&k, by_id, v->nr_names, sizeof *by_id, compare_by_id);
     if (found == NULL || !(*found)->is_snapshot)
-      r = nbdedup_fail (EIO, "pool.db: snapshot %" PRIu64 ", the origin of "
-                        "%s, is missing: run nbdedup check", key.id,
-                        v->names[i].name);
+      r = nbdedup_fail (EIO,
+                        "pool.db: snapshot %" PRIu64 ", the origin of "
+                        "%s, is missing: run nbdedup check",
+                        key.id, v->names[i].name);
     else {
       v->names[i].origin = *found;
       (*found)->is_origin = true;
@@ -269,14 +277,14 @@ view_open (struct nbdedup_pool *pool, struct view *v)
 
   assert_held (&pool->admin);
   *v = (struct view) {
-    .meta = pool->meta, .dir = pool->path, .sector_bytes = pool->sector_bytes,
+    .meta = pool->meta,
+    .dir = pool->path,
+    .sector_bytes = pool->sector_bytes,
   };
-  if (pool_sync (pool) == 0 &&
-      (v->c = meta_frozen_open (pool->meta)) != NULL &&
+  if (pool_sync (pool) == 0 && (v->c = meta_frozen_open (pool->meta)) != NULL &&
       meta_layer_scan (v->c, load_layer, v) == 0 &&
       meta_layer_scan (v->c, link_layer, v) == 0 &&
-      meta_volume_scan (v->c, load_volume, v) == 0 &&
-      find_places (&s) == 0 &&
+      meta_volume_scan (v->c, load_volume, v) == 0 && find_places (&s) == 0 &&
       meta_snapshot_scan (v->c, load_snapshot, &s) == 0 &&
       check_orphans (v) == 0) {
     check_remains (v);
@@ -342,8 +350,10 @@ view_is_clone_of (const struct view *v, const struct view_name *volume,
     if (n == golden)
       return 1;
     if (++steps > v->nr_names)
-      return nbdedup_fail (EIO, "pool.db: %s is its own origin: run nbdedup "
-                           "check", volume->name);
+      return nbdedup_fail (EIO,
+                           "pool.db: %s is its own origin: run nbdedup "
+                           "check",
+                           volume->name);
   }
   return 0;
 }

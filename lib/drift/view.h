@@ -33,12 +33,12 @@ struct nbdedup_pool;
 
 struct view_layer {
   uint64_t id, branch, seq;
-  uint64_t overlap;             /* blocks of the parent that show through */
+  uint64_t overlap; /* blocks of the parent that show through */
   uint64_t pointers, blocks;
   uint32_t block_size;
   bool dying;
-  bool is_orphan;               /* its parent is missing */
-  struct view_layer *parent;    /* not owned; NULL: none */
+  bool is_orphan;                        /* its parent is missing */
+  struct view_layer *parent;             /* not owned; NULL: none */
   struct view_layer *children, *sibling; /* dying ones left out */
   unsigned nr_names, nr_children;
 
@@ -51,38 +51,38 @@ struct view_layer {
 /* A volume or a snapshot. */
 struct view_name {
   uint64_t id;
-  char *name;                   /* owned; "vol", "vol@snap", "vol@snap
+  char *name;                 /* owned; "vol", "vol@snap", "vol@snap
                                  * (destroyed)" */
-  struct view_layer *layer;     /* NULL: destroyed */
-  struct view_layer *remains;   /* destroyed: the layer that is still its
+  struct view_layer *layer;   /* NULL: destroyed */
+  struct view_layer *remains; /* destroyed: the layer that is still its
                                  * content; NULL: none */
   uint64_t size, time;
-  uint64_t origin_id;           /* 0: none */
-  uint64_t volume_id;           /* of a snapshot; 0: destroyed */
-  struct compression compression;       /* of a volume */
-  uint64_t domain;              /* the same */
+  uint64_t origin_id;             /* 0: none */
+  uint64_t volume_id;             /* of a snapshot; 0: destroyed */
+  struct compression compression; /* of a volume */
+  uint64_t domain;                /* the same */
   bool is_snapshot;
-  struct view_name *origin;     /* not owned */
-  bool is_origin;               /* of any other */
-  size_t first_snapshot, nr_snapshots;  /* of a volume, in view->names */
+  struct view_name *origin;            /* not owned */
+  bool is_origin;                      /* of any other */
+  size_t first_snapshot, nr_snapshots; /* of a volume, in view->names */
 };
 
 struct view {
-  struct meta *meta;            /* not owned; the pool's, and 'dir' */
+  struct meta *meta; /* not owned; the pool's, and 'dir' */
   const char *dir;
   uint32_t sector_bytes;
-  struct meta_conn *c;          /* owned; frozen */
-  struct view_layer *layers;    /* owned; ascending by id */
+  struct meta_conn *c;       /* owned; frozen */
+  struct view_layer *layers; /* owned; ascending by id */
   size_t nr_layers;
-  struct view_name *names;      /* owned; volumes by name, then snapshots */
+  struct view_name *names; /* owned; volumes by name, then snapshots */
   size_t nr_names;
 
   /* Set by the caller.  Functions that read many rows, or sort, call it now
    * and then, and fail with its error if it returns -1.  May be NULL.
    */
   int (*look) (void *opaque);
-  void *opaque;                 /* of look; not owned */
-  uint64_t rows;                /* read so far; view_look counts */
+  void *opaque;  /* of look; not owned */
+  uint64_t rows; /* read so far; view_look counts */
 };
 
 /* Open a view of this moment, with everything answered.  Under pool->admin.
@@ -106,8 +106,8 @@ extern struct view_name *view_find (struct view *v, const char *name);
  * others?  1, 0, -1 (EIO).
  */
 extern int view_is_clone_of (const struct view *v,
-                               const struct view_name *volume,
-                               const struct view_name *golden);
+                             const struct view_name *volume,
+                             const struct view_name *golden);
 
 /*----------------------------------------------------------------------
  * view-walk.c: the map of a volume or snapshot, leaf by leaf
@@ -129,8 +129,8 @@ extern void walk_free (struct walk *w);
  *
  * 0: none is left; -1: EIO.
  */
-extern int walk_next (struct walk *w, uint64_t *leaf_nr, struct leaf *leaf,
-                      uint64_t *top);
+extern int
+walk_next (struct walk *w, uint64_t *leaf_nr, struct leaf *leaf, uint64_t *top);
 
 /*----------------------------------------------------------------------
  * view-reclaim.c: which references destroying some names would drop
@@ -145,17 +145,16 @@ extern void reclaim_begin (struct view *v);
  * dropping at this moment.
  */
 extern int reclaim_background (struct view *v,
-                             int (*fn) (void *opaque, uint64_t addr),
-                             void *opaque);
+                               int (*fn) (void *opaque, uint64_t addr),
+                               void *opaque);
 
 /* The same for each that destroying these names would drop in addition.  The
  * view is unchanged afterwards.  'known' may be the own layer of a volume
  * among them: all of it goes with the name, so it need not be read again.
  */
-extern int reclaim_without (struct view *v,
-                          struct view_name *const *names, size_t nr,
-                          const struct view_layer *known,
-                          int (*fn) (void *opaque, uint64_t addr),
-                          void *opaque);
+extern int reclaim_without (struct view *v, struct view_name *const *names,
+                            size_t nr, const struct view_layer *known,
+                            int (*fn) (void *opaque, uint64_t addr),
+                            void *opaque);
 
 #endif /* NBDEDUP_VIEW_H */

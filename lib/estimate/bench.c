@@ -40,14 +40,14 @@
 struct bench {
   uint32_t len;
   size_t nr_blocks;
-  uint8_t *blocks;              /* nr_blocks * len bytes */
-  uint8_t *packed;              /* the last compressed block */
+  uint8_t *blocks; /* nr_blocks * len bytes */
+  uint8_t *packed; /* the last compressed block */
   size_t packed_len;
   int packed_codec;
-  uint8_t *out;                 /* len bytes */
+  uint8_t *out; /* len bytes */
 
-  struct hasher *hasher;        /* either this one ... */
-  struct codec_ctx *ctx;        /* ... or these two */
+  struct hasher *hasher; /* either this one ... */
+  struct codec_ctx *ctx; /* ... or these two */
   struct compression compression;
 };
 
@@ -59,8 +59,7 @@ bench_hash (struct bench *b, size_t i)
 {
   struct digest digest;
 
-  return hasher_digest (b->hasher, 0, b->blocks + i * b->len, b->len,
-                        &digest);
+  return hasher_digest (b->hasher, 0, b->blocks + i * b->len, b->len, &digest);
 }
 
 /* A block that does not get smaller is stored as it is: a copy. */
@@ -121,7 +120,7 @@ median_of_runs (struct bench *b, bench_fn *fn, double *ns)
   double results[NR_RUNS];
   size_t i;
 
-  if (fn (b, 0) == -1)          /* warm up */
+  if (fn (b, 0) == -1) /* warm up */
     return -1;
   for (i = 0; i < NR_RUNS; ++i)
     if (run (b, fn, &results[i]) == -1)
@@ -170,15 +169,17 @@ bench_prepare (struct bench *b, const char *name)
     }
   }
   if (compression_parse (name, &b->compression) == -1)
-    return nbdedup_fail (EINVAL, "bench '%s': neither a hash nor a codec of "
-                         "this nbdedup", name);
+    return nbdedup_fail (EINVAL,
+                         "bench '%s': neither a hash nor a codec of "
+                         "this nbdedup",
+                         name);
   b->ctx = codec_ctx_new ();
   return b->ctx ? 0 : -1;
 }
 
 int
-nbdedup_bench (const char *name, uint32_t len, bool random_data,
-               double *ns, double *ns_decompress)
+nbdedup_bench (const char *name, uint32_t len, bool random_data, double *ns,
+               double *ns_decompress)
 {
   CLEANUP_FREE uint8_t *blocks = NULL;
   CLEANUP_FREE uint8_t *packed = NULL;
@@ -187,8 +188,10 @@ nbdedup_bench (const char *name, uint32_t len, bool random_data,
   int r;
 
   if (len == 0 || len > BENCH_LEN_MAX)
-    return nbdedup_fail (EINVAL, "a block of %" PRIu32 " bytes: not "
-                         "between 1 and %" PRIu32, len, BENCH_LEN_MAX);
+    return nbdedup_fail (EINVAL,
+                         "a block of %" PRIu32 " bytes: not "
+                         "between 1 and %" PRIu32,
+                         len, BENCH_LEN_MAX);
   if ((uint64_t) len * b.nr_blocks > BENCH_LEN_MAX)
     b.nr_blocks = 1;
   b.blocks = blocks = calloc (b.nr_blocks, len);
@@ -251,9 +254,11 @@ nbdedup_hash_auto (uint32_t block_size, char *why, size_t len)
     snprintf (why, len, "it is the fastest, and sha256 does not work here");
   else
     snprintf (why, len, "%.1f times as fast as sha256%s",
-              (double) c.sha256_ns / (double) c.ns, !hash_is_keyed (c.id) ? ""
-              : "; it has a secret key, which the pool's files hold: see "
-              "nbdedup-safety(7)");
+              (double) c.sha256_ns / (double) c.ns,
+              !hash_is_keyed (c.id)
+                ? ""
+                : "; it has a secret key, which the pool's files hold: see "
+                  "nbdedup-safety(7)");
   return hash_name (c.id);
 }
 

@@ -34,9 +34,9 @@
 #define LOOK_BLOCKS (UINT64_C (1) << 16)
 
 struct compared {
-  char *name;                   /* owned */
+  char *name; /* owned */
   int64_t time;
-  uint64_t first;               /* the place of its first piece in the file */
+  uint64_t first; /* the place of its first piece in the file */
   uint64_t bytes;
 };
 
@@ -44,7 +44,7 @@ struct compare {
   const char *dir;
   uint32_t piece_bytes;
   int fd;
-  struct compared *images;      /* owned; images[0] is the golden one */
+  struct compared *images; /* owned; images[0] is the golden one */
   size_t nr;
 };
 
@@ -54,17 +54,17 @@ _Static_assert (SLOTS_MIN * 16 == NBDEDUP_ESTIMATE_MEMORY_MIN, "SLOTS_MIN");
 
 /* A content. */
 struct slot {
-  uint64_t key;                 /* 0: empty */
-  uint32_t first;               /* the first clone that has it, or NO_CLONE */
-  bool golden;                  /* the golden image has it */
-  bool several;                 /* more than one clone has it */
+  uint64_t key;   /* 0: empty */
+  uint32_t first; /* the first clone that has it, or NO_CLONE */
+  bool golden;    /* the golden image has it */
+  bool several;   /* more than one clone has it */
 };
 
 _Static_assert (sizeof (struct slot) == 16, "SLOTS_MIN");
 
 /* The contents of one part. */
 struct contents {
-  struct slot *slots;           /* owned */
+  struct slot *slots; /* owned */
   uint64_t mask;
   uint64_t nr_used;
   unsigned part_bits, part;
@@ -72,20 +72,20 @@ struct contents {
 
 struct class_counts {
   uint64_t blocks, logical, same, moved, sibling, unique;
-  uint64_t only_here;           /* distinct contents */
+  uint64_t only_here; /* distinct contents */
 };
 
 /* One comparison: a block size, and the images of one time. */
 struct run {
   struct compare *c;
   const struct compare_settings *settings;
-  const XXH128_hash_t *pieces;  /* the file, mapped */
-  unsigned per;                 /* pieces of a block */
-  const size_t *members;        /* images; members[0] is 0 */
+  const XXH128_hash_t *pieces; /* the file, mapped */
+  unsigned per;                /* pieces of a block */
+  const size_t *members;       /* images; members[0] is 0 */
   size_t nr;
-  struct class_counts *counts;        /* by member */
+  struct class_counts *counts; /* by member */
   uint64_t distinct;
-  uint64_t looked;              /* blocks since the last look */
+  uint64_t looked; /* blocks since the last look */
 };
 
 static int
@@ -167,8 +167,10 @@ static int
 fail_file (const struct compare *c, const char *what)
 {
   return nbdedup_fail (EIO, "%s: %s a temporary file: %s%s", c->dir, what,
-                       strerror (errno), errno == ENOSPC ?
-                       ": set TMPDIR to a directory with more room" : "");
+                       strerror (errno),
+                       errno == ENOSPC
+                         ? ": set TMPDIR to a directory with more room"
+                         : "");
 }
 
 int
@@ -224,8 +226,7 @@ find_slot (struct contents *t, const XXH128_hash_t *hash)
 static bool
 is_in_part (const struct contents *t, const XXH128_hash_t *hash)
 {
-  return t->part_bits == 0 ||
-    hash->low64 >> (64 - t->part_bits) == t->part;
+  return t->part_bits == 0 || hash->low64 >> (64 - t->part_bits) == t->part;
 }
 
 static bool
@@ -420,18 +421,15 @@ clone_json (const struct run *r, size_t member)
 {
   const struct class_counts *n = &r->counts[member];
 
-  return json_pack ("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I}",
-                    "name", r->c->images[r->members[member]].name,
-                    "zero", (json_int_t)
-                    (count_blocks (r, member) - n->logical),
-                    "golden_same", (json_int_t) n->same,
-                    "golden_moved", (json_int_t) n->moved,
-                    "sibling", (json_int_t) n->sibling,
-                    "unique", (json_int_t) n->unique,
-                    "logical", (json_int_t) n->logical,
-                    "only_here_bytes", (json_int_t)
-                    llround ((double) n->only_here *
-                             r->settings->stored_bytes));
+  return json_pack ("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "name",
+                    r->c->images[r->members[member]].name, "zero",
+                    (json_int_t) (count_blocks (r, member) - n->logical),
+                    "golden_same", (json_int_t) n->same, "golden_moved",
+                    (json_int_t) n->moved, "sibling", (json_int_t) n->sibling,
+                    "unique", (json_int_t) n->unique, "logical",
+                    (json_int_t) n->logical, "only_here_bytes",
+                    (json_int_t) llround ((double) n->only_here *
+                                          r->settings->stored_bytes));
 }
 
 static json_t *
@@ -443,12 +441,13 @@ fleet_json (const struct run *r)
   for (i = 0; i < r->nr; ++i)
     logical += r->counts[i].logical;
   return json_pack ("{s:I, s:I, s:o, s:I}", "logical", (json_int_t) logical,
-                    "distinct", (json_int_t) r->distinct,
-                    "dedup_ratio", r->distinct == 0 ? json_null ()
-                    : json_real ((double) logical / (double) r->distinct),
-                    "distinct_stored_bytes", (json_int_t)
-                    llround ((double) r->distinct *
-                             r->settings->stored_bytes));
+                    "distinct", (json_int_t) r->distinct, "dedup_ratio",
+                    r->distinct == 0
+                      ? json_null ()
+                      : json_real ((double) logical / (double) r->distinct),
+                    "distinct_stored_bytes",
+                    (json_int_t) llround ((double) r->distinct *
+                                          r->settings->stored_bytes));
 }
 
 static json_t *
@@ -459,9 +458,9 @@ document (const struct run *r)
 
   for (i = 1; i < r->nr; ++i)
     json_array_append_new (clones, clone_json (r, i));
-  result = json_pack ("{s:s, s:I, s:I, s:I, s:o, s:o}",
-                      "golden", r->c->images[0].name,
-                      "time", (json_int_t) r->c->images[r->members[1]].time,
+  result = json_pack ("{s:s, s:I, s:I, s:I, s:o, s:o}", "golden",
+                      r->c->images[0].name, "time",
+                      (json_int_t) r->c->images[r->members[1]].time,
                       "block_size", (json_int_t) r->settings->block_size,
                       "golden_blocks", (json_int_t) r->counts[0].logical,
                       "clones", clones, "fleet", fleet_json (r));
@@ -533,7 +532,9 @@ json_t *
 compare_result (struct compare *c, const struct compare_settings *settings)
 {
   struct run r = {
-    .c = c, .settings = settings, .per = settings->block_size / c->piece_bytes,
+    .c = c,
+    .settings = settings,
+    .per = settings->block_size / c->piece_bytes,
   };
   const off_t bytes = lseek (c->fd, 0, SEEK_END);
   size_t *members = calloc (c->nr + 1, sizeof *members);
@@ -543,7 +544,7 @@ compare_result (struct compare *c, const struct compare_settings *settings)
   assert (r.per > 0 && c->nr > 1);
   if (members == NULL)
     return fail_memory (), NULL;
-  if (bytes > 0)                /* 0: all images are empty */
+  if (bytes > 0) /* 0: all images are empty */
     map = mmap (NULL, (size_t) bytes, PROT_READ, MAP_SHARED, c->fd, 0);
   if (map == MAP_FAILED)
     fail_file (c, "mapping");

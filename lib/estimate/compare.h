@@ -36,8 +36,8 @@ extern void compare_free (struct compare *compare);
 /* Begin an image; the first is the golden one.  'time' is that of the sample
  * that it belongs to, in seconds since the epoch.
  */
-extern int compare_begin (struct compare *compare, const char *name,
-                          int64_t time);
+extern int
+compare_begin (struct compare *compare, const char *name, int64_t time);
 
 /* Hashes of 'nr' pieces of the present image, from piece 'first' on. */
 extern int compare_put (struct compare *compare, uint64_t first,
@@ -48,10 +48,10 @@ extern int compare_end (struct compare *compare, uint64_t bytes);
 
 struct compare_settings {
   uint32_t block_size;
-  double distinct;              /* contents of all images, about */
-  uint64_t memory_bytes;        /* for the table */
-  double stored_bytes;          /* what a block takes, on average */
-  int (*look) (void *opaque);   /* now and then; -1: stop.  NULL: none */
+  double distinct;            /* contents of all images, about */
+  uint64_t memory_bytes;      /* for the table */
+  double stored_bytes;        /* what a block takes, on average */
+  int (*look) (void *opaque); /* now and then; -1: stop.  NULL: none */
   void *opaque;
 };
 

@@ -35,8 +35,8 @@
 struct figures {
   double blocks, nonzero, distinct;
   double logical_bytes, stored_bytes, metadata_bytes;
-  double database_bytes;        /* of metadata_bytes: pool.db and its copy */
-  double journal_bytes;         /* the same */
+  double database_bytes; /* of metadata_bytes: pool.db and its copy */
+  double journal_bytes;  /* the same */
   double summary_bytes, ddt_cache_bytes;
   /* A ratio is 0 if its divisor is 0. */
   double dedup_ratio, dedup_error;
@@ -95,7 +95,7 @@ metadata_figures (struct figures *f)
   f->metadata_bytes = f->database_bytes + f->journal_bytes +
     SIZING_OTHER_FILES_BYTES +
     (double) (room_kept_pages (used) - used + room_kept_wal_pages (used, 1)) *
-    META_PAGE_BYTES;
+      META_PAGE_BYTES;
   f->summary_bytes = f->distinct * SIZING_SUMMARY_RECORD_BYTES;
   f->ddt_cache_bytes = ddt_cache_bytes (f->distinct);
 }
@@ -115,8 +115,9 @@ dedup_figures (struct size_counts *c, struct figures *f)
   f->distinct = fmin ((double) set.kept / p, f->nonzero);
   f->dedup_ratio = ratio (f->nonzero, f->distinct);
   /* Each of the distinct contents was kept with probability p. */
-  f->dedup_error = set.kept == 0 ? 0 :
-    f->dedup_ratio * Z_95 * sqrt ((1 - p) / (double) set.kept);
+  f->dedup_error = set.kept == 0
+    ? 0
+    : f->dedup_ratio * Z_95 * sqrt ((1 - p) / (double) set.kept);
 }
 
 /* The mean of the sample is the quotient of two estimates, the sum of sectors
@@ -137,8 +138,9 @@ compress_figures (const struct nbdedup_estimate *e, struct size_counts *c,
   f->compress_ratio = c->block_size / (mean * e->sector_bytes);
   sum = s->cxx - 2 * mean * s->cx + mean * mean * s->c;
   /* Below 0 only by rounding. */
-  f->compress_error = sum <= 0 ? 0 :
-    f->compress_ratio * Z_95 * sqrt (sum) / s->weight / mean;
+  f->compress_error = sum <= 0
+    ? 0
+    : f->compress_ratio * Z_95 * sqrt (sum) / s->weight / mean;
 }
 
 static void
@@ -150,8 +152,8 @@ reduction_figures (struct figures *f)
   all = f->stored_bytes + f->metadata_bytes;
   f->reduction = f->logical_bytes / all;
   dedup = ratio (f->dedup_error, f->dedup_ratio);
-  compress = ratio (f->compress_error, f->compress_ratio) *
-    f->stored_bytes / all;
+  compress = ratio (f->compress_error, f->compress_ratio) * f->stored_bytes /
+    all;
   f->reduction_error = f->reduction *
     sqrt (dedup * dedup + compress * compress);
 }
@@ -172,26 +174,21 @@ about_ratio (double value, double below)
 static json_t *
 figures_json (const struct size_counts *c, const struct figures *f)
 {
-  return json_pack
-    ("{s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, "
-     "s:o, s:o, s:o, s:b}",
-     "block_size", (json_int_t) c->block_size,
-     "blocks", number (f->blocks),
-     "zero", number (f->blocks - f->nonzero),
-     "distinct", number (f->distinct),
-     "dedup_ratio", about_ratio (f->dedup_ratio, f->distinct),
-     "dedup_error", about_ratio (f->dedup_error, f->distinct),
-     "compress_ratio", about_ratio (f->compress_ratio, f->distinct),
-     "compress_error", about_ratio (f->compress_error, f->distinct),
-     "stored_bytes", number (f->stored_bytes),
-     "metadata_bytes", number (f->metadata_bytes),
-     "database_bytes", number (f->database_bytes),
-     "journal_bytes", number (f->journal_bytes),
-     "summary_bytes", number (f->summary_bytes),
-     "ddt_cache_bytes", number (f->ddt_cache_bytes),
-     "reduction", json_real (f->reduction),
-     "reduction_error", json_real (f->reduction_error),
-     "best", 0);
+  return json_pack (
+    "{s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, "
+    "s:o, s:o, s:o, s:b}",
+    "block_size", (json_int_t) c->block_size, "blocks", number (f->blocks),
+    "zero", number (f->blocks - f->nonzero), "distinct", number (f->distinct),
+    "dedup_ratio", about_ratio (f->dedup_ratio, f->distinct), "dedup_error",
+    about_ratio (f->dedup_error, f->distinct), "compress_ratio",
+    about_ratio (f->compress_ratio, f->distinct), "compress_error",
+    about_ratio (f->compress_error, f->distinct), "stored_bytes",
+    number (f->stored_bytes), "metadata_bytes", number (f->metadata_bytes),
+    "database_bytes", number (f->database_bytes), "journal_bytes",
+    number (f->journal_bytes), "summary_bytes", number (f->summary_bytes),
+    "ddt_cache_bytes", number (f->ddt_cache_bytes), "reduction",
+    json_real (f->reduction), "reduction_error", json_real (f->reduction_error),
+    "best", 0);
 }
 
 json_t *
@@ -237,15 +234,18 @@ nbdedup_estimate_compare (struct nbdedup_estimate *e, json_t *result,
   }
   for (i = 0; i < e->nr_sizes; ++i) {
     struct compare_settings settings = {
-      .block_size = e->sizes[i].block_size, .memory_bytes = e->memory_bytes,
-      .look = look, .opaque = opaque,
+      .block_size = e->sizes[i].block_size,
+      .memory_bytes = e->memory_bytes,
+      .look = look,
+      .opaque = opaque,
     };
 
     row = json_array_get (result, i);
     settings.distinct = json_number_value (json_object_get (row, "distinct"));
-    settings.stored_bytes = settings.distinct == 0 ? 0 :
-      json_number_value (json_object_get (row, "stored_bytes")) /
-      settings.distinct;
+    settings.stored_bytes = settings.distinct == 0
+      ? 0
+      : json_number_value (json_object_get (row, "stored_bytes")) /
+        settings.distinct;
     documents = compare_result (e->compare, &settings);
     if (documents == NULL)
       return -1;

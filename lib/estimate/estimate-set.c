@@ -29,20 +29,20 @@
 #define FULL_DENOMINATOR 4
 
 struct shard {
-  struct lock lock;             /* protects everything below */
+  struct lock lock; /* protects everything below */
   /* Atomic for set_prefetch, which reads them without the lock: it may use an
    * outdated value, but must not be a data race.
    */
-  _Atomic (uint64_t *) slots;   /* owned; 0: empty */
-  atomic_uint_fast64_t mask;    /* slots - 1, a power of two less one */
+  _Atomic (uint64_t *) slots; /* owned; 0: empty */
+  atomic_uint_fast64_t mask;  /* slots - 1, a power of two less one */
   uint64_t nr_used;
-  unsigned depth;               /* of this shard's hashes; <= the set's */
+  unsigned depth; /* of this shard's hashes; <= the set's */
 } __attribute__ ((aligned (64)));
 
 struct content_set {
   struct shard shards[NR_SHARDS];
   struct set_budget *budget;
-  atomic_uint_fast64_t own_bytes;       /* reserved for this set, unused yet */
+  atomic_uint_fast64_t own_bytes; /* reserved for this set, unused yet */
   atomic_uint depth;
   bool may_sample;
 };
@@ -234,7 +234,8 @@ make_room_locked (struct content_set *set, struct shard *s)
     if (grow_locked (set, s))
       continue;
     if (!set->may_sample)
-      return nbdedup_fail (ENOSPC, "the distinct contents do not fit into "
+      return nbdedup_fail (ENOSPC,
+                           "the distinct contents do not fit into "
                            "the %" PRIu64 " bytes of memory allowed for them",
                            set->budget->max_bytes);
     /* This fails if another thread was faster, with the same effect. */
@@ -279,10 +280,9 @@ void
 set_prefetch (struct content_set *set, const XXH128_hash_t *hash)
 {
   struct shard *s = shard_of (set, hash);
-  const uint64_t *slots =
-    atomic_load_explicit (&s->slots, memory_order_relaxed);
-  const uint64_t mask =
-    atomic_load_explicit (&s->mask, memory_order_relaxed);
+  const uint64_t *slots = atomic_load_explicit (&s->slots,
+                                                memory_order_relaxed);
+  const uint64_t mask = atomic_load_explicit (&s->mask, memory_order_relaxed);
 
   __builtin_prefetch (&slots[value_of (hash) & mask], 1);
 }

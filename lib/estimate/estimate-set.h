@@ -46,8 +46,8 @@ struct content_set;
  * 'may_sample' false: set_add fails instead of sampling.  NULL: ENOMEM.
  */
 #define SET_BYTES_MIN (UINT64_C (16) << 10)
-extern struct content_set *set_new (struct set_budget *budget,
-                                    uint64_t own_bytes, bool may_sample);
+extern struct content_set *
+set_new (struct set_budget *budget, uint64_t own_bytes, bool may_sample);
 extern void set_free (struct content_set *set);
 
 /* Returns 1 if this is the first appearance of a content that is in the
@@ -55,15 +55,15 @@ extern void set_free (struct content_set *set);
  * of 2^-depth.  0: the content is known, or not in the sample.  -1 (ENOSPC):
  * no memory left, and no sampling allowed.
  */
-extern int set_add (struct content_set *set, const XXH128_hash_t *hash,
-                    unsigned *depth);
+extern int
+set_add (struct content_set *set, const XXH128_hash_t *hash, unsigned *depth);
 
 /* Prefetch memory for a set_add of this hash, which will follow soon. */
 extern void set_prefetch (struct content_set *set, const XXH128_hash_t *hash);
 
 struct set_figures {
-  uint64_t kept;                /* contents in the sample */
-  unsigned depth;               /* 0: all contents are kept */
+  uint64_t kept;  /* contents in the sample */
+  unsigned depth; /* 0: all contents are kept */
 };
 
 extern void set_figures (struct content_set *set, struct set_figures *f);

@@ -61,15 +61,15 @@
 
 /* The working memory of a thread. */
 struct scratch {
-  struct scratch *next;         /* in the list of the unused ones */
-  struct codec_ctx *codec;      /* owned, all four */
-  uint8_t *out;                 /* largest block size; compressed */
-  uint8_t *tail;                /* the same; an image's end, padded */
-  uint8_t *below;               /* the same; what it inherits there */
-  bool inherited[PIECES_MAX];   /* equal to what is below */
-  XXH128_hash_t pieces[PIECES_MAX];     /* 0: zeroes */
-  XXH128_hash_t hashes[PIECES_MAX];     /* of one block size's blocks */
-  uint16_t index[PIECES_MAX];   /* the number of each hash's block */
+  struct scratch *next;             /* in the list of the unused ones */
+  struct codec_ctx *codec;          /* owned, all four */
+  uint8_t *out;                     /* largest block size; compressed */
+  uint8_t *tail;                    /* the same; an image's end, padded */
+  uint8_t *below;                   /* the same; what it inherits there */
+  bool inherited[PIECES_MAX];       /* equal to what is below */
+  XXH128_hash_t pieces[PIECES_MAX]; /* 0: zeroes */
+  XXH128_hash_t hashes[PIECES_MAX]; /* of one block size's blocks */
+  uint16_t index[PIECES_MAX];       /* the number of each hash's block */
 };
 
 /*----------------------------------------------------------------------
@@ -102,7 +102,8 @@ add_size (struct nbdedup_estimate *e, uint32_t size)
 
   if (!is_power_of_two (size) || size < BLOCK_SIZE_MIN ||
       size > BLOCK_SIZE_MAX || size < e->sector_bytes)
-    return nbdedup_fail (EINVAL, "block size %" PRIu32 ": must be a power of "
+    return nbdedup_fail (EINVAL,
+                         "block size %" PRIu32 ": must be a power of "
                          "two from %u to %u, and not below the sector",
                          size, BLOCK_SIZE_MIN, BLOCK_SIZE_MAX);
   while (i > 0 && e->sizes[i - 1].block_size > size)
@@ -125,14 +126,16 @@ check_settings (struct nbdedup_estimate *e,
 
   if (!is_power_of_two (s->sector_bytes) || s->sector_bytes < SECTOR_MIN ||
       s->sector_bytes > SECTOR_MAX)
-    return nbdedup_fail (EINVAL, "sector %" PRIu32 ": must be a power of two "
-                         "from %u to %u", s->sector_bytes, SECTOR_MIN,
-                         SECTOR_MAX);
+    return nbdedup_fail (EINVAL,
+                         "sector %" PRIu32 ": must be a power of two "
+                         "from %u to %u",
+                         s->sector_bytes, SECTOR_MIN, SECTOR_MAX);
   e->sector_bytes = s->sector_bytes;
   if (s->memory_bytes < NBDEDUP_ESTIMATE_MEMORY_MIN)
-    return nbdedup_fail (EINVAL, "memory %" PRIu64 ": at least %" PRIu64 " "
-                         "bytes are needed", s->memory_bytes,
-                         NBDEDUP_ESTIMATE_MEMORY_MIN);
+    return nbdedup_fail (EINVAL,
+                         "memory %" PRIu64 ": at least %" PRIu64 " "
+                         "bytes are needed",
+                         s->memory_bytes, NBDEDUP_ESTIMATE_MEMORY_MIN);
   e->budget.max_bytes = e->memory_bytes = s->memory_bytes;
   e->exact = s->exact;
   e->sample = s->sample > 0 ? (double) s->sample : SAMPLE;
@@ -278,8 +281,8 @@ sample_block (struct nbdedup_estimate *e, struct size_counts *c,
               const XXH128_hash_t *hash, unsigned depth)
 {
   const double let_in = ldexp (1, -(int) depth);
-  const double seen = (double)
-    atomic_fetch_add (&c->seen, UINT64_C (1) << depth);
+  const double seen = (double) atomic_fetch_add (&c->seen,
+                                                 UINT64_C (1) << depth);
   double p = e->exact ? 1 : e->sample / (e->sample + seen), factor, x;
 
   if (p > let_in)

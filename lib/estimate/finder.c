@@ -22,11 +22,11 @@ struct wanted {
 };
 
 struct nbdedup_finder {
-  struct lock lock;             /* protects everything below */
-  struct hasher *hasher;        /* owned */
-  struct wanted *wanted;        /* owned; by length, domain, digest */
+  struct lock lock;      /* protects everything below */
+  struct hasher *hasher; /* owned */
+  struct wanted *wanted; /* owned; by length, domain, digest */
   size_t nr, nr_found;
-  uint8_t *tail;                /* owned; an image's end, padded */
+  uint8_t *tail; /* owned; an image's end, padded */
 };
 
 static int
@@ -68,10 +68,10 @@ parse_wanted (const json_t *record, struct wanted *w)
   json_int_t length = json_integer_value (json_object_get (record, "length"));
 
   w->length = (uint32_t) length;
-  w->address = (uint64_t)
-    json_integer_value (json_object_get (record, "address"));
-  w->domain = (uint64_t)
-    json_integer_value (json_object_get (record, "domain"));
+  w->address = (uint64_t) json_integer_value (
+    json_object_get (record, "address"));
+  w->domain = (uint64_t) json_integer_value (
+    json_object_get (record, "domain"));
   return length >= BLOCK_SIZE_MIN && length <= BLOCK_SIZE_MAX &&
     (length & (length - 1)) == 0 &&
     parse_digest (json_string_value (json_object_get (record, "digest")),
@@ -99,7 +99,8 @@ parse_all (struct nbdedup_finder *f, const json_t *wanted)
     return nbdedup_fail (ENOMEM, "no memory to look for records");
   json_array_foreach (records, i, record)
     if (!parse_wanted (record, &f->wanted[f->nr++]))
-      return nbdedup_fail (EIO, "the server's list of damaged records is not "
+      return nbdedup_fail (EIO,
+                           "the server's list of damaged records is not "
                            "valid");
   qsort (f->wanted, f->nr, sizeof f->wanted[0], compare_wanted);
   return 0;
@@ -140,8 +141,8 @@ nbdedup_finder_block_size (struct nbdedup_finder *f)
   return f->nr == 0 ? 0 : f->wanted[f->nr - 1].length;
 }
 
-typedef int found_fn (void *opaque, uint64_t address, const void *content,
-                      uint32_t len);
+typedef int
+found_fn (void *opaque, uint64_t address, const void *content, uint32_t len);
 
 /* Compare one block with the wanted records of this length and domain. */
 static int
@@ -150,8 +151,8 @@ look_at_block (struct nbdedup_finder *f, const struct wanted *kind,
 {
   struct wanted key = *kind, *end = f->wanted + f->nr, *w;
 
-  if (hasher_digest (f->hasher, key.domain, block, key.length,
-                     &key.digest) == -1)
+  if (hasher_digest (f->hasher, key.domain, block, key.length, &key.digest) ==
+      -1)
     return -1;
   w = bsearch (&key, f->wanted, f->nr, sizeof *w, compare_wanted);
   if (w == NULL)

@@ -38,10 +38,10 @@
 #define ZSTD_LEVEL_MAX 19
 
 struct codec_ctx {
-  void *lz4;                    /* owned, all three; NULL until needed */
+  void *lz4; /* owned, all three; NULL until needed */
   ZSTD_CCtx *cctx;
   ZSTD_DCtx *dctx;
-  int cctx_level;               /* the level set in cctx */
+  int cctx_level; /* the level set in cctx */
 };
 
 /*----------------------------------------------------------------------
@@ -52,10 +52,14 @@ const char *
 codec_name (int id)
 {
   switch (id) {
-  case CODEC_NONE: return "none";
-  case CODEC_LZ4: return "lz4";
-  case CODEC_ZSTD: return "zstd";
-  default: return NULL;
+  case CODEC_NONE:
+    return "none";
+  case CODEC_LZ4:
+    return "lz4";
+  case CODEC_ZSTD:
+    return "zstd";
+  default:
+    return NULL;
   }
 }
 
@@ -87,7 +91,8 @@ compression_parse (const char *name, struct compression *c)
   else if (strncmp (name, "zstd-", 5) == 0 && parse_level (name + 5) > 0)
     *c = (struct compression) { CODEC_ZSTD, parse_level (name + 5) };
   else
-    return nbdedup_fail (EINVAL, "compress '%s': not known; choose one of: "
+    return nbdedup_fail (EINVAL,
+                         "compress '%s': not known; choose one of: "
                          "none, lz4, zstd, zstd-N (N from 1 to %d)",
                          name, ZSTD_LEVEL_MAX);
   return 0;
@@ -210,7 +215,7 @@ repeats_position (uint32_t *table, const uint8_t *p, unsigned shift)
 
   memcpy (&w, p, 8);
   w *= MIX_STEP;
-  tag = w | 1;                  /* 0 is an empty entry */
+  tag = w | 1; /* 0 is an empty entry */
   old = table[w >> shift];
   table[w >> shift] = tag;
   return old == tag;
@@ -252,8 +257,8 @@ seems_random (const void *src, size_t len)
  */
 
 static size_t
-compress_lz4 (struct codec_ctx *ctx, const void *src, size_t src_len,
-              void *dst, size_t dst_len)
+compress_lz4 (struct codec_ctx *ctx, const void *src, size_t src_len, void *dst,
+              size_t dst_len)
 {
   int r;
 
@@ -273,10 +278,10 @@ prepare_zstd (struct codec_ctx *ctx, int level)
     ctx->cctx = ZSTD_createCCtx ();
     if (ctx->cctx == NULL)
       return false;
-    if (ZSTD_isError (ZSTD_CCtx_setParameter (ctx->cctx,
-                                              ZSTD_c_contentSizeFlag, 0)) ||
-        ZSTD_isError (ZSTD_CCtx_setParameter (ctx->cctx,
-                                              ZSTD_c_checksumFlag, 0))) {
+    if (ZSTD_isError (
+          ZSTD_CCtx_setParameter (ctx->cctx, ZSTD_c_contentSizeFlag, 0)) ||
+        ZSTD_isError (
+          ZSTD_CCtx_setParameter (ctx->cctx, ZSTD_c_checksumFlag, 0))) {
       ZSTD_freeCCtx (ctx->cctx);
       ctx->cctx = NULL;
       return false;
@@ -284,9 +289,8 @@ prepare_zstd (struct codec_ctx *ctx, int level)
     ctx->cctx_level = 0;
   }
   if (ctx->cctx_level != level) {
-    if (ZSTD_isError (ZSTD_CCtx_setParameter (ctx->cctx,
-                                              ZSTD_c_compressionLevel,
-                                              level)))
+    if (ZSTD_isError (
+          ZSTD_CCtx_setParameter (ctx->cctx, ZSTD_c_compressionLevel, level)))
       return false;
     ctx->cctx_level = level;
   }
@@ -294,8 +298,8 @@ prepare_zstd (struct codec_ctx *ctx, int level)
 }
 
 static size_t
-compress_zstd (struct codec_ctx *ctx, int level,
-               const void *src, size_t src_len, void *dst, size_t dst_len)
+compress_zstd (struct codec_ctx *ctx, int level, const void *src,
+               size_t src_len, void *dst, size_t dst_len)
 {
   size_t r;
 
@@ -322,9 +326,9 @@ codec_compress (struct codec_ctx *ctx, const struct compression *c,
   case CODEC_ZSTD:
     if (seems_random (src, src_len))
       return 0;
-    return compress_zstd (ctx, clamp_level (c->level), src, src_len,
-                          dst, dst_len);
-  default:                      /* CODEC_NONE: the caller stores it raw */
+    return compress_zstd (ctx, clamp_level (c->level), src, src_len, dst,
+                          dst_len);
+  default: /* CODEC_NONE: the caller stores it raw */
     return 0;
   }
 }
@@ -336,7 +340,8 @@ codec_compress (struct codec_ctx *ctx, const struct compression *c,
 static int
 fail_damaged (int codec, size_t src_len, size_t dst_len)
 {
-  return nbdedup_fail (EIO, "codec %s: the %zu stored bytes are not the "
+  return nbdedup_fail (EIO,
+                       "codec %s: the %zu stored bytes are not the "
                        "compressed form of %zu bytes: the record is damaged",
                        codec_name (codec), src_len, dst_len);
 }
@@ -360,8 +365,8 @@ decompress_zstd (struct codec_ctx *ctx, const void *src, size_t src_len,
 
 size_t
 codec_store (struct codec_ctx *ctx, const struct compression *c,
-             uint32_t sector_bytes, const void *src, size_t src_len,
-             void *dst, int *codec)
+             uint32_t sector_bytes, const void *src, size_t src_len, void *dst,
+             int *codec)
 {
   size_t n = 0;
 
@@ -374,13 +379,14 @@ codec_store (struct codec_ctx *ctx, const struct compression *c,
 }
 
 int
-codec_decompress (struct codec_ctx *ctx, int codec,
-                  const void *src, size_t src_len, void *dst, size_t dst_len)
+codec_decompress (struct codec_ctx *ctx, int codec, const void *src,
+                  size_t src_len, void *dst, size_t dst_len)
 {
   int r;
 
   if (codec_name (codec) == NULL)
-    return nbdedup_fail (EIO, "codec number %d: not known to this nbdedup: "
+    return nbdedup_fail (EIO,
+                         "codec number %d: not known to this nbdedup: "
                          "the record is damaged, or a newer version wrote it",
                          codec);
   if (src_len == 0 || src_len > INT_MAX || dst_len == 0 || dst_len > INT_MAX)

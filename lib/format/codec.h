@@ -20,7 +20,7 @@ enum codec_id {
 /* The property "compress": none, lz4, zstd (level 3), zstd-N (N = 1 .. 19). */
 struct compression {
   int codec;
-  int level;                    /* zstd only */
+  int level; /* zstd only */
 };
 
 /* Returns 0, or -1 (EINVAL) with a text that lists the choices. */
@@ -28,8 +28,8 @@ extern int compression_parse (const char *name, struct compression *c);
 
 /* The property's value for 'c', in 'buf'. */
 #define COMPRESSION_NAME_MAX 16
-extern void compression_name (const struct compression *c,
-                              char buf[COMPRESSION_NAME_MAX]);
+extern void
+compression_name (const struct compression *c, char buf[COMPRESSION_NAME_MAX]);
 
 /* NULL for an unknown codec. */
 extern const char *codec_name (int id);
@@ -47,24 +47,21 @@ extern void codec_ctx_free (struct codec_ctx *ctx);
  * early, so that incompressible data costs at most 5 % more than "none".
  */
 extern size_t codec_compress (struct codec_ctx *ctx,
-                              const struct compression *c,
-                              const void *src, size_t src_len,
-                              void *dst, size_t dst_len);
+                              const struct compression *c, const void *src,
+                              size_t src_len, void *dst, size_t dst_len);
 
 /* The stored form of a block, in 'dst', which has room for 'src_len' bytes:
  * compressed if that saves a sector, else as it is.  Returns its bytes, and the
  * codec in '*codec'.
  */
 extern size_t codec_store (struct codec_ctx *ctx, const struct compression *c,
-                           uint32_t sector_bytes,
-                           const void *src, size_t src_len,
-                           void *dst, int *codec);
+                           uint32_t sector_bytes, const void *src,
+                           size_t src_len, void *dst, int *codec);
 
 /* Decompress to exactly 'dst_len' bytes.  Accepts any input: -1 (EIO) if it is
  * not the compressed form of that many bytes.
  */
-extern int codec_decompress (struct codec_ctx *ctx, int codec,
-                             const void *src, size_t src_len,
-                             void *dst, size_t dst_len);
+extern int codec_decompress (struct codec_ctx *ctx, int codec, const void *src,
+                             size_t src_len, void *dst, size_t dst_len);
 
 #endif /* NBDEDUP_CODEC_H */

@@ -118,20 +118,20 @@
 
 #define CONTROL_SOCKET "control.sock"
 
-#define CONTROL_MAGIC UINT32_C (0x4344424e)     /* "NBDC" */
+#define CONTROL_MAGIC UINT32_C (0x4344424e) /* "NBDC" */
 #define CONTROL_VERSION 1
 #define CONTROL_HEADER_LEN 40
 
 #define CONTROL_PAYLOAD_MAX (UINT32_C (1) << 20)
 #define CONTROL_COMMAND_MAX (UINT32_C (64) << 10)
-#define CONTROL_RESULT_MAX (UINT32_C (256) << 20)       /* all its frames */
-#define CONTROL_ERROR_MAX 4096  /* text of an ERROR */
+#define CONTROL_RESULT_MAX (UINT32_C (256) << 20) /* all its frames */
+#define CONTROL_ERROR_MAX 4096                    /* text of an ERROR */
 #define CONTROL_WHO_MAX 127
-#define CONTROL_NAME_MAX 1024   /* the engine's limit is lower */
+#define CONTROL_NAME_MAX 1024 /* the engine's limit is lower */
 #define CONTROL_EXTENT_LEN 16
-#define CONTROL_EXTENTS_MAX 16384       /* in one REPLY */
+#define CONTROL_EXTENTS_MAX 16384 /* in one REPLY */
 #define CONTROL_RUN_LEN 16
-#define CONTROL_RUNS_MAX 16384  /* in one REPLY */
+#define CONTROL_RUNS_MAX 16384 /* in one REPLY */
 #define CONTROL_TIMEOUT_S 30
 
 enum control_type {
@@ -171,8 +171,8 @@ struct control_frame {
   uint32_t error;
 };
 
-static_assert (CONTROL_EXTENT_LEN * CONTROL_EXTENTS_MAX <=
-               CONTROL_PAYLOAD_MAX, "extents fit in a frame");
+static_assert (CONTROL_EXTENT_LEN *CONTROL_EXTENTS_MAX <= CONTROL_PAYLOAD_MAX,
+               "extents fit in a frame");
 
 static inline void
 control_frame_pack (const struct control_frame *f,
@@ -300,8 +300,8 @@ control_address (int dirfd, const char *name, struct sockaddr_un *addr)
 
   memset (addr, 0, sizeof *addr);
   addr->sun_family = AF_UNIX;
-  n = snprintf (addr->sun_path, sizeof addr->sun_path,
-                "/proc/self/fd/%d/%s", dirfd, name);
+  n = snprintf (addr->sun_path, sizeof addr->sun_path, "/proc/self/fd/%d/%s",
+                dirfd, name);
   assert (n > 0 && (size_t) n < sizeof addr->sun_path);
 }
 

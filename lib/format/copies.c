@@ -11,7 +11,7 @@
 #include "base/error.h"
 #include "format/copies.h"
 
-#define REFS_MAX ((UINT64_C (1) << 48) - 1)  /* a count has 48 bits */
+#define REFS_MAX ((UINT64_C (1) << 48) - 1) /* a count has 48 bits */
 
 int
 copies_parse (const char *value, unsigned *nr, uint64_t *refs)
@@ -33,7 +33,8 @@ copies_parse (const char *value, unsigned *nr, uint64_t *refs)
       return 0;
     }
   }
-  return nbdedup_fail (EINVAL, "copies '%.64s': must be 1, or N:R: N copies, 1 "
+  return nbdedup_fail (EINVAL,
+                       "copies '%.64s': must be 1, or N:R: N copies, 1 "
                        "to %d, of records with at least R references",
                        value, COPIES_MAX);
 }

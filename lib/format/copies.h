@@ -17,19 +17,19 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define COPIES_MAX 3            /* of a record's bytes, itself included */
+#define COPIES_MAX 3 /* of a record's bytes, itself included */
 #define COPIES_BESIDE (COPIES_MAX - 1)
 
 struct copies {
-  atomic_uint nr;               /* 1: none beside the record itself */
-  _Atomic uint64_t refs;        /* for records with so many references */
+  atomic_uint nr;        /* 1: none beside the record itself */
+  _Atomic uint64_t refs; /* for records with so many references */
 
   /* While 'wanted' is not 'done', the fold searches table "copy", some rows at
    * a time, for surplus copies.
    */
   atomic_uint wanted, done;
-  unsigned under_way;           /* the folding thread's own, and ... */
-  _Atomic uint64_t cursor;      /* ... rows before this address are right */
+  unsigned under_way;      /* the folding thread's own, and ... */
+  _Atomic uint64_t cursor; /* ... rows before this address are right */
 };
 
 /* "1", or "N:R".  EINVAL. */

@@ -13,7 +13,7 @@
 void
 counts_clear (struct counts *counts)
 {
-  memset (counts, 0xff, sizeof *counts);        /* COUNT_SAME */
+  memset (counts, 0xff, sizeof *counts); /* COUNT_SAME */
 }
 
 size_t
@@ -38,8 +38,7 @@ counts_pack (const struct counts *counts, uint8_t buf[COUNTS_LEN_MAX])
 
 /* Returns the bytes used; 0: damaged. */
 static size_t
-unpack_entry (const uint8_t *buf, size_t len, unsigned *sector,
-              uint64_t *count)
+unpack_entry (const uint8_t *buf, size_t len, unsigned *sector, uint64_t *count)
 {
   uint64_t v;
   const size_t n = varint_get (buf + 1, len - 1, &v);
@@ -63,8 +62,10 @@ counts_unpack (uint64_t group, const uint8_t *buf, size_t len,
   for (off = 0; off < len; off += n, next = sector + 1) {
     n = unpack_entry (buf + off, len - off, &sector, &count);
     if (n == 0 || sector < next)
-      return nbdedup_fail (EIO, "pool.db: the counts of group %" PRIu64
-                           " are damaged", group);
+      return nbdedup_fail (EIO,
+                           "pool.db: the counts of group %" PRIu64
+                           " are damaged",
+                           group);
     counts->of[sector] = count;
   }
   return 0;
@@ -87,7 +88,7 @@ counts_apply (uint64_t group, uint8_t *records, size_t *len,
   for (off = 0; off < *len; off += (size_t) n) {
     n = record_unpack (group, records + off, *len - off, &r);
     count = n == -1 ? COUNT_SAME : new.of[r.ptr.addr % RECORD_GROUP_SECTORS];
-    if (n == -1)                /* the caller finds it, too */
+    if (n == -1) /* the caller finds it, too */
       n = (int) (*len - off);
     if (count == COUNT_DEAD)
       continue;

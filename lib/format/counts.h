@@ -30,17 +30,17 @@
 #define COUNTS_LEN_MAX (RECORD_GROUP_SECTORS * COUNTS_ENTRY_MAX)
 
 /* In memory: what is noted for each sector of a group. */
-#define COUNT_SAME UINT64_MAX           /* nothing */
+#define COUNT_SAME UINT64_MAX /* nothing */
 #define COUNT_DEAD (UINT64_MAX - 1)
 struct counts {
-  uint64_t of[RECORD_GROUP_SECTORS];    /* COUNT_* or the reference count */
+  uint64_t of[RECORD_GROUP_SECTORS]; /* COUNT_* or the reference count */
 };
 
 extern void counts_clear (struct counts *counts);
 
 /* Returns the bytes used; 0: nothing is noted, so no row is needed. */
-extern size_t counts_pack (const struct counts *counts,
-                           uint8_t buf[COUNTS_LEN_MAX]);
+extern size_t
+counts_pack (const struct counts *counts, uint8_t buf[COUNTS_LEN_MAX]);
 
 /* A row of no bytes notes nothing.  -1: EIO, if it is damaged. */
 extern int counts_unpack (uint64_t group, const uint8_t *buf, size_t len,

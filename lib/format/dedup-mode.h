@@ -7,8 +7,8 @@
 
 enum dedup_mode {
   DEDUP_ON,
-  DEDUP_OFF,                    /* each block gets its own record */
-  DEDUP_VERIFY,                 /* compare a hit with the stored bytes */
+  DEDUP_OFF,    /* each block gets its own record */
+  DEDUP_VERIFY, /* compare a hit with the stored bytes */
 };
 
 /* "on", "off", "verify".  EINVAL. */

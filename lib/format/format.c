@@ -34,8 +34,9 @@ pointer_pack (const struct pointer *p, uint8_t buf[POINTER_LEN])
 {
   assert (p->addr > 0 && p->addr <= ADDR_MAX);
   assert (p->psize > 0 && p->psize <= BLOCK_SIZE_MAX);
-  put_le64 (buf, p->addr | (uint64_t) (p->psize - 1) << PSIZE_SHIFT |
-            (uint64_t) p->codec << CODEC_SHIFT);
+  put_le64 (buf,
+            p->addr | (uint64_t) (p->psize - 1) << PSIZE_SHIFT |
+              (uint64_t) p->codec << CODEC_SHIFT);
   put_le64 (buf + 8, p->cksum);
 }
 
@@ -61,8 +62,10 @@ pointer_unpack (const uint8_t buf[POINTER_LEN], uint32_t lsize,
     return nbdedup_fail (EIO, "map: a pointer has the unknown codec %u",
                          p->codec);
   if (p->psize > lsize || (p->codec == CODEC_NONE && p->psize != lsize))
-    return nbdedup_fail (EIO, "map: a pointer to %" PRIu32 " stored bytes "
-                         "for a block of %" PRIu32, p->psize, lsize);
+    return nbdedup_fail (EIO,
+                         "map: a pointer to %" PRIu32 " stored bytes "
+                         "for a block of %" PRIu32,
+                         p->psize, lsize);
   return 0;
 }
 
@@ -77,8 +80,9 @@ record_pack (const struct record *r, uint8_t buf[RECORD_ENTRY_MAX])
   put_le16 (buf, (uint16_t) (r->ptr.addr % RECORD_GROUP_SECTORS));
   put_le16 (buf + 2, r->slot);
   /* Byte 4 is the low byte, so psize fills bytes 5 .. 7. */
-  put_le32 (buf + 4, (uint32_t) r->ptr.codec |
-            (size_shift (r->lsize) - 9) << 4 | (r->ptr.psize - 1) << 8);
+  put_le32 (buf + 4,
+            (uint32_t) r->ptr.codec | (size_shift (r->lsize) - 9) << 4 |
+              (r->ptr.psize - 1) << 8);
   put_le64 (buf + 8, r->refcount | (uint64_t) flags << 48);
   put_le64 (buf + 16, r->ptr.cksum);
   memcpy (buf + 24, r->digest.b, DIGEST_LEN);
@@ -124,16 +128,15 @@ record_unpack_extension (const uint8_t *buf, size_t len, struct record *r)
 }
 
 int
-record_unpack (uint64_t group, const uint8_t *buf, size_t len,
-               struct record *r)
+record_unpack (uint64_t group, const uint8_t *buf, size_t len, struct record *r)
 {
   uint64_t w;
   uint32_t v;
   int used = RECORD_ENTRY_LEN, ext;
 
   if (len < RECORD_ENTRY_LEN)
-    return nbdedup_fail (EIO, "record: row of group %" PRIu64
-                         " is cut short", group);
+    return nbdedup_fail (EIO, "record: row of group %" PRIu64 " is cut short",
+                         group);
   if (get_le16 (buf) >= RECORD_GROUP_SECTORS)
     return nbdedup_fail (EIO, "record: sector %u outside its group",
                          get_le16 (buf));
@@ -260,8 +263,8 @@ index_entry_pack (const struct index_entry *e, uint8_t buf[INDEX_ENTRY_LEN])
   uint8_t word[8];
 
   assert ((e->prefix & ~INDEX_PREFIX_MASK) == 0);
-  put_le64 (word, e->prefix >> INDEX_PREFIX_SHIFT |
-            (e->removed ? INDEX_REMOVED : 0));
+  put_le64 (word,
+            e->prefix >> INDEX_PREFIX_SHIFT | (e->removed ? INDEX_REMOVED : 0));
   memcpy (buf, word, INDEX_PREFIX_LEN);
   put_le64 (word, e->addr);
   memcpy (buf + INDEX_PREFIX_LEN, word, INDEX_ADDR_LEN);
@@ -354,8 +357,7 @@ summary_slot_unpack (const uint8_t uuid[UUID_LEN], uint64_t slot_offset,
 }
 
 static void
-je_head (uint8_t type, uint8_t flags, uint16_t own, uint32_t len,
-         uint8_t *buf)
+je_head (uint8_t type, uint8_t flags, uint16_t own, uint32_t len, uint8_t *buf)
 {
   buf[0] = type;
   buf[1] = flags;

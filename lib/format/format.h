@@ -16,8 +16,8 @@
 #include "base/geometry.h"
 #include "format/hash.h"
 
-#define FORMAT_VERSION 1        /* of pool.db: PRAGMA user_version */
-#define FORMAT_APPLICATION_ID 0x4e424444        /* "NBDD" */
+#define FORMAT_VERSION 1                 /* of pool.db: PRAGMA user_version */
+#define FORMAT_APPLICATION_ID 0x4e424444 /* "NBDD" */
 
 /* pool.db's features_incompat: table "count" has or had rows. */
 #define FEATURE_INCOMPAT_COUNTS 1
@@ -29,8 +29,8 @@
  * index-row.h).
  */
 #define FEATURE_INCOMPAT_PACKED 4
-#define FEATURES_INCOMPAT \
-  (FEATURE_INCOMPAT_COUNTS | FEATURE_INCOMPAT_HASH_KEY | \
+#define FEATURES_INCOMPAT                                                      \
+  (FEATURE_INCOMPAT_COUNTS | FEATURE_INCOMPAT_HASH_KEY |                       \
    FEATURE_INCOMPAT_PACKED)
 
 /* pool.db's features_compat: a map has had a lost block. */
@@ -98,9 +98,9 @@ extern int pointer_unpack (const uint8_t buf[POINTER_LEN], uint32_t lsize,
 #define RECORD_ENTRY_LEN 56
 #define RECORD_ENTRY_MAX (RECORD_ENTRY_LEN + 2 + 4 + 8)
 
-#define RECORD_INDEXED  1       /* has an entry in the hash index */
+#define RECORD_INDEXED 1 /* has an entry in the hash index */
 #define RECORD_EXTENDED 2
-#define RECORD_COPY     4       /* table "copy" has its one reference */
+#define RECORD_COPY 4 /* table "copy" has its one reference */
 #define RECORD_REFCOUNT_MAX ((UINT64_C (1) << 48) - 1)
 
 struct record {
@@ -120,8 +120,8 @@ sectors_of (uint32_t psize, uint32_t sector_bytes)
 }
 
 /* Returns the bytes used. */
-extern size_t record_pack (const struct record *r,
-                           uint8_t buf[RECORD_ENTRY_MAX]);
+extern size_t
+record_pack (const struct record *r, uint8_t buf[RECORD_ENTRY_MAX]);
 /* Change the count of a packed entry. */
 extern void record_put_refcount (uint8_t *entry, uint64_t refcount);
 /* The same for its flags. */
@@ -155,12 +155,15 @@ extern int record_unpack (uint64_t group, const uint8_t *buf, size_t len,
 #define LEAF_LEN_MAX (LEAF_STATES_LEN + LEAF_BLOCKS * POINTER_LEN)
 
 enum map_state {
-  MAP_INHERIT = 0, MAP_HOLE = 1, MAP_POINTER = 2, MAP_LOST = 3,
+  MAP_INHERIT = 0,
+  MAP_HOLE = 1,
+  MAP_POINTER = 2,
+  MAP_LOST = 3,
 };
 
 struct leaf {
   uint8_t state[LEAF_BLOCKS];
-  uint8_t ptr[LEAF_BLOCKS][POINTER_LEN];        /* packed */
+  uint8_t ptr[LEAF_BLOCKS][POINTER_LEN]; /* packed */
 };
 
 /* Returns the bytes used; 0: all blocks inherit, so no row is needed. */
@@ -197,7 +200,7 @@ extern int leaf_unpack (const uint8_t *buf, size_t len, struct leaf *leaf);
 #define INDEX_RUN_SHIFT 56
 #define INDEX_KEY_SHIFT 8
 #define INDEX_KEY_STEP (UINT64_C (1) << INDEX_KEY_SHIFT)
-#define INDEX_KEY(run, prefix) \
+#define INDEX_KEY(run, prefix)                                                 \
   ((uint64_t) (run) << INDEX_RUN_SHIFT | (prefix) >> INDEX_KEY_SHIFT)
 
 struct index_entry {
@@ -225,15 +228,15 @@ extern uint64_t digest_word (const struct digest *digest);
 extern uint64_t digest_prefix (const struct digest *digest);
 extern void index_entry_make (const struct digest *digest, uint64_t addr,
                               struct index_entry *e);
-extern void index_entry_pack (const struct index_entry *e,
-                              uint8_t buf[INDEX_ENTRY_LEN]);
-extern void index_entry_unpack (const uint8_t buf[INDEX_ENTRY_LEN],
-                                struct index_entry *e);
-extern bool index_entry_matches (const struct index_entry *e,
-                                 const struct digest *digest);
+extern void
+index_entry_pack (const struct index_entry *e, uint8_t buf[INDEX_ENTRY_LEN]);
+extern void
+index_entry_unpack (const uint8_t buf[INDEX_ENTRY_LEN], struct index_entry *e);
+extern bool
+index_entry_matches (const struct index_entry *e, const struct digest *digest);
 /* By (prefix, addr). */
-extern int index_entry_compare (const struct index_entry *x,
-                                const struct index_entry *y);
+extern int
+index_entry_compare (const struct index_entry *x, const struct index_entry *y);
 
 /*----------------------------------------------------------------------
  * Summary slot: 64 bytes in a chunk of a segment of "records" (see
@@ -268,15 +271,14 @@ extern void summary_header_pack (const uint8_t uuid[UUID_LEN],
                                  uint64_t chunk_addr, uint32_t index,
                                  uint32_t sector_bytes, uint8_t buf[64]);
 extern void summary_slot_pack (const uint8_t uuid[UUID_LEN],
-                               uint64_t slot_offset,
-                               const struct record *r, uint64_t birth,
-                               uint32_t sectors_per_segment, uint8_t buf[64]);
+                               uint64_t slot_offset, const struct record *r,
+                               uint64_t birth, uint32_t sectors_per_segment,
+                               uint8_t buf[64]);
 /* Returns 1, or 0 if the slot is void. */
-extern int summary_slot_unpack (const uint8_t uuid[UUID_LEN],
-                                uint64_t slot_offset, uint64_t segment,
-                                uint32_t sectors_per_segment,
-                                const uint8_t buf[64],
-                                struct record *r, uint64_t *birth);
+extern int
+summary_slot_unpack (const uint8_t uuid[UUID_LEN], uint64_t slot_offset,
+                     uint64_t segment, uint32_t sectors_per_segment,
+                     const uint8_t buf[64], struct record *r, uint64_t *birth);
 
 /*----------------------------------------------------------------------
  * Journal entries.  The body of a batch is a sequence of entries.  The length
@@ -309,17 +311,17 @@ enum { JE_RECORD = 1, JE_POINTERS = 2, JE_HOLES = 3, JE_LOST = 4 };
 
 #define JE_RECORD_LEN 80
 #define JE_POINTERS_LEN 24
-#define JE_HOLES_LEN 32         /* and of JE_LOST */
+#define JE_HOLES_LEN 32 /* and of JE_LOST */
 
 struct journal_entry {
   uint8_t type;
   /* JE_RECORD */
   struct record record;
   uint64_t chunk_addr;
-  const uint8_t *data;          /* NULL: not in the journal; borrowed */
+  const uint8_t *data; /* NULL: not in the journal; borrowed */
   /* JE_POINTERS, JE_HOLES, JE_LOST */
   uint64_t layer, block, count;
-  const uint8_t *pointers;      /* packed; borrowed */
+  const uint8_t *pointers; /* packed; borrowed */
 };
 
 extern void je_record_pack (const struct record *r, uint64_t chunk_addr,
@@ -331,7 +333,7 @@ extern void je_holes_pack (uint64_t layer, uint64_t block, uint64_t count,
 extern void je_lost_pack (uint64_t layer, uint64_t block, uint64_t count,
                           uint8_t buf[JE_HOLES_LEN]);
 /* Unpack the entry at the front.  Returns the bytes used, or -1 (EIO). */
-extern int64_t je_unpack (const uint8_t *buf, size_t len,
-                          struct journal_entry *e);
+extern int64_t
+je_unpack (const uint8_t *buf, size_t len, struct journal_entry *e);
 
 #endif /* NBDEDUP_FORMAT_H */

@@ -25,8 +25,8 @@
 #define PREFIX_LEN 16
 
 struct keyed_hasher {
-  EVP_CIPHER *gcm;              /* all owned */
-  EVP_CIPHER_CTX *gmac;         /* has its key */
+  EVP_CIPHER *gcm;      /* all owned */
+  EVP_CIPHER_CTX *gmac; /* has its key */
   EVP_MAC *poly1305_type;
   EVP_MAC_CTX *poly1305;
   EVP_MD *sha256;
@@ -118,7 +118,7 @@ keyed_hasher_new_from (const struct hash_subkeys *keys)
   }
   return h;
 
- fail:
+fail:
   err = errno;
   keyed_hasher_free (h);
   errno = err;
@@ -189,8 +189,8 @@ keyed_hasher_tags (struct keyed_hasher *h, uint64_t domain, const void *buf,
 }
 
 int
-keyed_hasher_digest (struct keyed_hasher *h, uint64_t domain,
-                     const void *buf, size_t len, struct digest *digest)
+keyed_hasher_digest (struct keyed_hasher *h, uint64_t domain, const void *buf,
+                     size_t len, struct digest *digest)
 {
   uint8_t inner[PREFIX_LEN + 2 * HASH_TAG_LEN];
 

@@ -34,8 +34,8 @@
 
 struct algorithm {
   int id;
-  const char *name;             /* the property's value */
-  const char *evp_name;         /* OpenSSL's; NULL for libblake3, keyed */
+  const char *name;     /* the property's value */
+  const char *evp_name; /* OpenSSL's; NULL for libblake3, keyed */
   bool keyed;
 };
 
@@ -58,9 +58,9 @@ static const struct algorithm algorithms[] = {
 
 struct hasher {
   const struct algorithm *algorithm;
-  EVP_MD *md;                   /* owned; NULL for libblake3, keyed */
-  EVP_MD_CTX *ctx;              /* owned; has 'md' set already */
-  struct keyed_hasher *keyed;   /* owned; NULL: not keyed */
+  EVP_MD *md;                 /* owned; NULL for libblake3, keyed */
+  EVP_MD_CTX *ctx;            /* owned; has 'md' set already */
+  struct keyed_hasher *keyed; /* owned; NULL: not keyed */
 #ifdef HAVE_BLAKE3
   blake3_hasher blake3;
 #endif
@@ -150,7 +150,8 @@ static int
 start_keyed (struct hasher *h, const struct hash_key *key)
 {
   if (key == NULL || !key->known)
-    return nbdedup_fail (EIO, "hash %s: the pool's key is lost, so no digest "
+    return nbdedup_fail (EIO,
+                         "hash %s: the pool's key is lost, so no digest "
                          "can be computed: restore a copy of pool.db",
                          h->algorithm->name);
   h->keyed = keyed_hasher_new (key);
@@ -165,8 +166,10 @@ hasher_new (int id, const struct hash_key *key)
   int r = 0;
 
   if (a == NULL)
-    return nbdedup_fail_null (EINVAL, "hash number %d: not built into this "
-                              "nbdedup", id);
+    return nbdedup_fail_null (EINVAL,
+                              "hash number %d: not built into this "
+                              "nbdedup",
+                              id);
   h = calloc (1, sizeof *h);
   if (h == NULL)
     return nbdedup_fail_null (ENOMEM, "hash %s: out of memory", a->name);
@@ -211,8 +214,8 @@ digest_evp (struct hasher *h, uint64_t domain, const void *buf, size_t len,
 
 #ifdef HAVE_BLAKE3
 static int
-digest_blake3 (struct hasher *h, uint64_t domain, const void *buf,
-               size_t len, struct digest *digest)
+digest_blake3 (struct hasher *h, uint64_t domain, const void *buf, size_t len,
+               struct digest *digest)
 {
   uint8_t prefix[8];
 
@@ -227,8 +230,8 @@ digest_blake3 (struct hasher *h, uint64_t domain, const void *buf,
 #endif
 
 int
-hasher_digest (struct hasher *hasher, uint64_t domain,
-               const void *buf, size_t len, struct digest *digest)
+hasher_digest (struct hasher *hasher, uint64_t domain, const void *buf,
+               size_t len, struct digest *digest)
 {
   if (hasher->keyed)
     return keyed_hasher_digest (hasher->keyed, domain, buf, len, digest);
@@ -312,7 +315,8 @@ hash_choose (uint32_t block_size, struct hash_choice *choice)
   if (pays (&keyed, plain.ns))
     best = keyed;
   if (best.id == -1)
-    return nbdedup_fail (EINVAL, "hash auto: OpenSSL offers none of the "
+    return nbdedup_fail (EINVAL,
+                         "hash auto: OpenSSL offers none of the "
                          "hashes that nbdedup knows");
   *choice = best;
   choice->sha256_ns = times[0];
@@ -331,6 +335,8 @@ hash_by_name (const char *name)
     len += snprintf (choices + len, sizeof choices - len, "%s, ",
                      algorithms[i].name);
   }
-  return nbdedup_fail (EINVAL, "hash '%s': not known to this nbdedup; "
-                       "choose one of: %sauto", name, choices);
+  return nbdedup_fail (EINVAL,
+                       "hash '%s': not known to this nbdedup; "
+                       "choose one of: %sauto",
+                       name, choices);
 }

@@ -26,7 +26,7 @@ enum hash_id {
   HASH_BLAKE2B512 = 3,
   HASH_BLAKE2S256 = 4,
   HASH_BLAKE3 = 5,
-  HASH_GMAC = 6,                /* keyed: see hash-keyed.h */
+  HASH_GMAC = 6, /* keyed: see hash-keyed.h */
 };
 
 /* Returns the id, or -1 (EINVAL) for a name that this build does not have, with
@@ -47,8 +47,8 @@ struct hash_key {
 
 /* Its text in pool.db and on the control socket: 64 hexadecimal digits. */
 #define HASH_KEY_TEXT (2 * HASH_KEY_LEN + 1)
-extern void hash_key_format (const struct hash_key *key,
-                             char text[HASH_KEY_TEXT]);
+extern void
+hash_key_format (const struct hash_key *key, char text[HASH_KEY_TEXT]);
 /* False: NULL, or not such a text. */
 extern bool hash_key_parse (const char *text, struct hash_key *key);
 
@@ -63,7 +63,7 @@ extern bool hash_is_keyed (int id);
 #define HASH_GAIN 1.3
 struct hash_choice {
   int id;
-  uint64_t ns, sha256_ns;       /* for one block; sha256_ns may be 0: none */
+  uint64_t ns, sha256_ns; /* for one block; sha256_ns may be 0: none */
 };
 extern int hash_choose (uint32_t block_size, struct hash_choice *choice);
 

@@ -38,7 +38,8 @@ header_pack (const struct header_kind *kind, const struct file_header *h,
   put_le64 (buf + 504, XXH3_64bits (buf, 504));
 }
 static_assert (40 + UUID_LEN == 56 &&
-               72 + HEADER_OWN_LEN + 392 + 8 == HEADER_LEN, "header layout");
+                 72 + HEADER_OWN_LEN + 392 + 8 == HEADER_LEN,
+               "header layout");
 
 enum copy_state
 header_state (const struct header_kind *kind, const uint8_t buf[HEADER_LEN])
@@ -58,9 +59,11 @@ header_unpack (const struct header_kind *kind, const char *path,
   uint64_t unknown;
 
   if (get_le32 (buf + 8) != kind->version)
-    return nbdedup_fail (EINVAL, "%s: was made by a newer nbdedup (format %"
-                         PRIu32 "; this one knows %" PRIu32 "): upgrade "
-                         "nbdedup", path, get_le32 (buf + 8), kind->version);
+    return nbdedup_fail (EINVAL,
+                         "%s: was made by a newer nbdedup (format %" PRIu32
+                         "; this one knows %" PRIu32 "): upgrade "
+                         "nbdedup",
+                         path, get_le32 (buf + 8), kind->version);
   h->own32 = get_le32 (buf + 12);
   h->features_incompat = get_le64 (buf + 16);
   h->features_compat = get_le64 (buf + 24);
@@ -71,17 +74,18 @@ header_unpack (const struct header_kind *kind, const char *path,
   memcpy (h->own, buf + 72, HEADER_OWN_LEN);
   unknown = h->features_incompat & ~kind->known_incompat;
   if (unknown != 0)
-    return nbdedup_fail (EINVAL, "%s: was made by a newer nbdedup (this one "
+    return nbdedup_fail (EINVAL,
+                         "%s: was made by a newer nbdedup (this one "
                          "does not know feature 0x%" PRIx64 "): upgrade "
-                         "nbdedup", path, unknown);
+                         "nbdedup",
+                         path, unknown);
   return kind->check (path, h);
 }
 
 static bool
 is_newer (const struct file_header *a, const struct file_header *b)
 {
-  return a->epoch > b->epoch ||
-    (a->epoch == b->epoch && a->own64 > b->own64);
+  return a->epoch > b->epoch || (a->epoch == b->epoch && a->own64 > b->own64);
 }
 
 int
@@ -101,7 +105,7 @@ header_pair_read (struct header_pair *pair, const struct header_kind *kind,
     if (r == -1)
       err = errno;
     state[i] = r == HEADER_LEN ? header_state (kind, buf[i])
-      : COPY_BAD_CHECKSUM;
+                               : COPY_BAD_CHECKSUM;
   }
   if (err != 0 && state[0] != COPY_VALID && state[1] != COPY_VALID)
     return nbdedup_fail (EIO, "%s: reading its header: %s", path,
@@ -120,8 +124,10 @@ header_pair_read (struct header_pair *pair, const struct header_kind *kind,
   if (state[0] == COPY_VALID && state[1] == COPY_VALID) {
     if (memcmp (h[0].uuid, h[1].uuid, UUID_LEN) != 0 ||
         h[0].own32 != h[1].own32)
-      return nbdedup_fail (EIO, "%s: the two copies of the header are of "
-                           "different pools: %s", path, kind->restore);
+      return nbdedup_fail (EIO,
+                           "%s: the two copies of the header are of "
+                           "different pools: %s",
+                           path, kind->restore);
     good = is_newer (&h[1], &h[0]);
   }
   pair->kind = kind;
@@ -141,8 +147,8 @@ header_pair_write (struct header_pair *pair, int fd,
   header_pack (pair->kind, header, buf);
   for (i = 0; i < 2; ++i) {
     copy = !pair->good_copy;
-    if (full_pwrite (fd, buf, sizeof buf,
-                     copy * pair->kind->copy_distance) == -1 ||
+    if (full_pwrite (fd, buf, sizeof buf, copy * pair->kind->copy_distance) ==
+          -1 ||
         full_datasync (fd) == -1)
       return -1;
     pair->good_copy = copy;

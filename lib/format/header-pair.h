@@ -56,7 +56,7 @@ struct header_kind {
   char magic[8 + 1];
   uint32_t version;
   uint64_t known_incompat, known_autoclear;
-  uint64_t copy_distance;       /* of copy 1 from the start of the file */
+  uint64_t copy_distance; /* of copy 1 from the start of the file */
 
   /* The ends of messages: "FILE: <no_magic>", and what to do about any
    * damage.
@@ -70,18 +70,17 @@ struct header_kind {
 
 /* The pair of one open file. */
 struct header_pair {
-  const struct header_kind *kind;       /* not owned */
-  struct file_header header;    /* of the copy that counts */
-  unsigned good_copy;           /* the number of that copy */
+  const struct header_kind *kind; /* not owned */
+  struct file_header header;      /* of the copy that counts */
+  unsigned good_copy;             /* the number of that copy */
 };
 
 enum copy_state { COPY_VALID, COPY_NO_MAGIC, COPY_BAD_CHECKSUM };
 
 extern void header_pack (const struct header_kind *kind,
-                         const struct file_header *h,
-                         uint8_t buf[HEADER_LEN]);
-extern enum copy_state header_state (const struct header_kind *kind,
-                                     const uint8_t buf[HEADER_LEN]);
+                         const struct file_header *h, uint8_t buf[HEADER_LEN]);
+extern enum copy_state
+header_state (const struct header_kind *kind, const uint8_t buf[HEADER_LEN]);
 
 /* Read both copies, and fill in 'pair' with the one that counts.  EIO: no valid
  * copy, or two of different pools.  EINVAL: a newer format, or an unknown
@@ -89,8 +88,8 @@ extern enum copy_state header_state (const struct header_kind *kind,
  * what to do.
  */
 extern int header_pair_read (struct header_pair *pair,
-                             const struct header_kind *kind,
-                             int fd, const char *path);
+                             const struct header_kind *kind, int fd,
+                             const char *path);
 
 /* Write 'header' over both copies, one after the other, and sync each.  -1
  * with errno on error (no text recorded); 'pair' then has the copy that counts
@@ -102,7 +101,7 @@ extern int header_pair_write (struct header_pair *pair, int fd,
 /* The same with a new epoch, and without the bits of features_autoclear
  * that this program does not know.
  */
-extern int header_pair_set_epoch (struct header_pair *pair, int fd,
-                                  uint64_t epoch);
+extern int
+header_pair_set_epoch (struct header_pair *pair, int fd, uint64_t epoch);
 
 #endif /* NBDEDUP_HEADER_PAIR_H */

@@ -69,7 +69,9 @@ unpack_entry (const uint8_t *buf, size_t len, uint64_t *last,
     return 0;
   *last += more;
   *e = (struct index_entry) {
-    .prefix = *last << PREFIX_SHIFT, .addr = addr >> 1, .removed = addr & 1,
+    .prefix = *last << PREFIX_SHIFT,
+    .addr = addr >> 1,
+    .removed = addr & 1,
   };
   return n + m;
 }

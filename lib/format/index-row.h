@@ -30,8 +30,7 @@
 /* Pack entries into a buffer of 'len' bytes.  Returns the bytes used; 0: they
  * do not ascend, or take no less room packed: store them as they are.
  */
-extern size_t index_row_pack (const uint8_t *entries, size_t len,
-                              uint8_t *buf);
+extern size_t index_row_pack (const uint8_t *entries, size_t len, uint8_t *buf);
 
 extern bool index_row_is_packed (size_t len);
 
@@ -40,7 +39,7 @@ extern size_t index_row_unpacked_max (size_t len);
 /* Turn a packed row into entries.  Returns the bytes used: no multiple of
  * INDEX_ENTRY_LEN if the row is damaged.
  */
-extern size_t index_row_unpack (const uint8_t *row, size_t len,
-                                uint8_t *entries);
+extern size_t
+index_row_unpack (const uint8_t *row, size_t len, uint8_t *entries);
 
 #endif /* NBDEDUP_INDEX_ROW_H */

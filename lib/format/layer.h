@@ -45,8 +45,8 @@
 
 enum merge_state {
   MERGE_NONE,
-  MERGE_TRIM,                   /* drop entries not visible in the child */
-  MERGE_PUSH,                   /* move the child's rows here */
+  MERGE_TRIM, /* drop entries not visible in the child */
+  MERGE_PUSH, /* move the child's rows here */
 };
 
 struct layer {
@@ -56,29 +56,29 @@ struct layer {
   /* Any thread reads these.  A change of parent and overlap does not change the
    * content, in whichever order a thread sees the two changes (merge.c).
    */
-  _Atomic (struct layer *) parent;      /* not owned; NULL: none */
-  _Atomic uint64_t overlap;     /* blocks of the parent that show through */
-  _Atomic (struct layer *) base;        /* lowest layer of the run */
-  _Atomic uint64_t run_overlap; /* least overlap down to the base, without
+  _Atomic (struct layer *) parent; /* not owned; NULL: none */
+  _Atomic uint64_t overlap;        /* blocks of the parent that show through */
+  _Atomic (struct layer *) base;   /* lowest layer of the run */
+  _Atomic uint64_t run_overlap;    /* least overlap down to the base, without
                                  * the base's */
-  atomic_bool frozen;           /* set and cleared by map_freeze, map_thaw */
+  atomic_bool frozen;              /* set and cleared by map_freeze, map_thaw */
 
-  bool dying, gone;             /* under volumes->lock */
-  bool lost;                    /* opened read-only: its row, or that of a
+  bool dying, gone;       /* under volumes->lock */
+  bool lost;              /* opened read-only: its row, or that of a
                                  * layer below it, cannot be read */
-  unsigned nr_children;         /* layers that inherit, without dying ones */
-  unsigned nr_names;            /* volumes and snapshots, and holds */
-  atomic_uint nr_structs;       /* struct volumes whose 'layer' it is */
-  struct layer *merging;        /* the child, while it is merged */
+  unsigned nr_children;   /* layers that inherit, without dying ones */
+  unsigned nr_names;      /* volumes and snapshots, and holds */
+  atomic_uint nr_structs; /* struct volumes whose 'layer' it is */
+  struct layer *merging;  /* the child, while it is merged */
   enum merge_state merge_state;
 
   /* fold */
-  _Atomic uint64_t pointers;    /* own ones, as of the last fold */
-  _Atomic uint64_t blocks;      /* not holes, inherited ones included */
-  uint64_t cursor;              /* leaves below are trimmed, pushed, reaped */
-  atomic_bool pass_done;        /* the merge state's work is done */
+  _Atomic uint64_t pointers;     /* own ones, as of the last fold */
+  _Atomic uint64_t blocks;       /* not holes, inherited ones included */
+  uint64_t cursor;               /* leaves below are trimmed, pushed, reaped */
+  atomic_bool pass_done;         /* the merge state's work is done */
   _Atomic uint64_t trim_overlap; /* the overlap that the trim uses */
-  unsigned delta_index;         /* a hint of fold.c */
+  unsigned delta_index;          /* a hint of fold.c */
 
   /* Under the map's lock: see map.c. */
   uint64_t own_key, resolved_key;
@@ -91,8 +91,8 @@ struct layer {
 static inline uint64_t
 layer_count (uint64_t count, int64_t change)
 {
-  return change < 0 && (uint64_t) -change > count ? 0 :
-    count + (uint64_t) change;
+  return change < 0 && (uint64_t) -change > count ? 0
+                                                  : count + (uint64_t) change;
 }
 
 /* More blocks than any volume has: all of the parent shows through. */
@@ -104,8 +104,7 @@ layer_is_pushed (struct layer *l)
 {
   struct layer *parent = l->parent;
 
-  return parent && parent->merging == l &&
-    parent->merge_state == MERGE_PUSH;
+  return parent && parent->merging == l && parent->merge_state == MERGE_PUSH;
 }
 
 #endif /* NBDEDUP_LAYER_H */

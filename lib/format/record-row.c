@@ -14,23 +14,30 @@
 #define HEADER_LEN 2
 
 enum {
-  HAS_SECTOR = 1, HAS_SLOT = 2, HAS_KIND = 4, HAS_FLAGS = 8, HAS_COUNT = 16,
+  HAS_SECTOR = 1,
+  HAS_SLOT = 2,
+  HAS_KIND = 4,
+  HAS_FLAGS = 8,
+  HAS_COUNT = 16,
   HAS_DOMAIN = 32,
 };
 #define PSIZE_SHIFT 6
 
 /* The longest packed entry is no longer than the other form. */
 _Static_assert (1 + 1 + 2 + 1 + 2 + 7 + VARINT_MAX + 3 + 8 + DIGEST_LEN <=
-                RECORD_ENTRY_MAX, "buffers of RECORD_ROW_MAX bytes");
+                  RECORD_ENTRY_MAX,
+                "buffers of RECORD_ROW_MAX bytes");
 
 /* What an entry can share with the last one. */
 struct shared {
-  unsigned sector, slot, kind, flags, psize;    /* psize - 1 */
+  unsigned sector, slot, kind, flags, psize; /* psize - 1 */
   uint64_t domain;
 };
 
 static const struct shared before_all = {
-  .sector = UINT8_MAX, .slot = UINT16_MAX, .flags = RECORD_INDEXED,
+  .sector = UINT8_MAX,
+  .slot = UINT16_MAX,
+  .flags = RECORD_INDEXED,
 };
 
 static struct shared
@@ -110,8 +117,10 @@ record_row_pack (uint64_t group, const uint8_t *entries, size_t len,
   put_le16 (buf, RECORD_ROW_PACKED);
   while ((n = record_next (group, entries, len, &off, &r)) == 1) {
     if (used + RECORD_ENTRY_MAX > RECORD_ROW_MAX)
-      return nbdedup_fail (EIO, "record: row of group %" PRIu64
-                           " has too many entries", group);
+      return nbdedup_fail (EIO,
+                           "record: row of group %" PRIu64
+                           " has too many entries",
+                           group);
     used += pack_entry (&r, &last, buf + used);
   }
   return n == -1 ? -1 : (int) used;
@@ -163,8 +172,7 @@ unpack_entry (const uint8_t *buf, size_t len, struct shared *last,
 
   if (len < 1 + fixed_len (has))
     return 0;
-  last->sector = has & HAS_SECTOR ? take (&p, 1)
-    : (uint8_t) (last->sector + 1);
+  last->sector = has & HAS_SECTOR ? take (&p, 1) : (uint8_t) (last->sector + 1);
   last->slot = has & HAS_SLOT ? take (&p, 2) : (uint16_t) (last->slot + 1);
   if (has & HAS_KIND)
     last->kind = take (&p, 1);
@@ -200,7 +208,8 @@ record_row_unpack (const uint8_t *row, size_t len,
 
   assert (record_row_is_packed (row, len));
   while (off < len) {
-    n = used + RECORD_ENTRY_MAX > RECORD_ROW_MAX - 1 ? 0
+    n = used + RECORD_ENTRY_MAX > RECORD_ROW_MAX - 1
+      ? 0
       : unpack_entry (row + off, len - off, &last, &r);
     if (n == 0) {
       entries[used] = 0;

@@ -92,12 +92,14 @@ check_tier (const struct retention_tier *before, const struct retention_tier *t,
   uint64_t from = before ? before->age_s : 0;
 
   if (before && t->grain_s <= before->grain_s)
-    return nbdedup_fail (EINVAL, "drift-keep: '%.*s' must be coarser than the "
+    return nbdedup_fail (EINVAL,
+                         "drift-keep: '%.*s' must be coarser than the "
                          "entry before it: all, hourly, daily, weekly",
                          (int) len, s);
   if (from == RETENTION_FOREVER || t->age_s <= from ||
       t->age_s - from < t->grain_s)
-    return nbdedup_fail (EINVAL, "drift-keep: '%.*s' must cover at least one "
+    return nbdedup_fail (EINVAL,
+                         "drift-keep: '%.*s' must cover at least one "
                          "hour, day or week beyond the entry before it",
                          (int) len, s);
   return 0;
@@ -119,9 +121,11 @@ retention_policy_parse (const char *text, struct retention_policy *policy)
     t = &policy->tiers[policy->nr];
     /* After the last grain no coarser one can follow. */
     if (policy->nr == RETENTION_TIERS_MAX || !parse_tier (s, len, t))
-      return nbdedup_fail (EINVAL, "drift-keep: '%.*s' is not GRAIN:AGE; GRAIN "
+      return nbdedup_fail (EINVAL,
+                           "drift-keep: '%.*s' is not GRAIN:AGE; GRAIN "
                            "is all, hourly, daily or weekly, AGE a number "
-                           "with h, d, w or y, or forever", (int) len, s);
+                           "with h, d, w or y, or forever",
+                           (int) len, s);
     if (check_tier (policy->nr ? t - 1 : NULL, t, s, len) == -1)
       return -1;
     policy->nr++;
@@ -174,8 +178,8 @@ is_before (const struct retention_sample *a, const struct retention_sample *b)
  */
 static void
 retention_tier (const struct retention_policy *policy,
-                const struct retention_tier *tier,
-                uint64_t now_s, struct retention_sample *samples, size_t nr)
+                const struct retention_tier *tier, uint64_t now_s,
+                struct retention_sample *samples, size_t nr)
 {
   size_t begin, end, i, first;
   uint64_t bucket;
@@ -183,8 +187,9 @@ retention_tier (const struct retention_policy *policy,
   for (begin = 0; begin < nr; begin = end) {
     bucket = bucket_of (samples[begin].time, tier->grain_s);
     first = begin;
-    for (end = begin; end < nr &&
-           bucket_of (samples[end].time, tier->grain_s) == bucket; ++end)
+    for (end = begin;
+         end < nr && bucket_of (samples[end].time, tier->grain_s) == bucket;
+         ++end)
       if (is_before (&samples[end], &samples[first]))
         first = end;
     for (i = begin; i < end; ++i)

@@ -39,36 +39,36 @@
 #include <stdint.h>
 
 #define RETENTION_DEFAULT "all:1d,hourly:7d,daily:90d,weekly:10y"
-#define RETENTION_TIERS_MAX 4   /* the number of grains */
-#define RETENTION_TEXT_MAX 79   /* characters of a policy */
+#define RETENTION_TIERS_MAX 4 /* the number of grains */
+#define RETENTION_TEXT_MAX 79 /* characters of a policy */
 #define RETENTION_FOREVER UINT64_MAX
 
 struct retention_tier {
-  uint64_t grain_s;             /* length of a bucket; 0: all */
-  uint64_t age_s;               /* the oldest that belongs here */
+  uint64_t grain_s; /* length of a bucket; 0: all */
+  uint64_t age_s;   /* the oldest that belongs here */
 };
 
 struct retention_policy {
   struct retention_tier tiers[RETENTION_TIERS_MAX];
-  unsigned nr;                  /* at least 1 */
+  unsigned nr; /* at least 1 */
 };
 
 struct retention_sample {
-  uint64_t id;                  /* ascending as recorded; each once */
-  uint64_t time;                /* seconds since the epoch */
-  bool asked;                   /* requested by a user */
-  bool drop;                    /* the result */
+  uint64_t id;   /* ascending as recorded; each once */
+  uint64_t time; /* seconds since the epoch */
+  bool asked;    /* requested by a user */
+  bool drop;     /* the result */
 };
 
 /* Fails with EINVAL; the error names the rule that 'text' breaks. */
-extern int retention_policy_parse (const char *text,
-                                   struct retention_policy *policy);
+extern int
+retention_policy_parse (const char *text, struct retention_policy *policy);
 
 /* Set 'drop' of all samples of one history.  They may be in any order; the
  * function sorts them by time.  A sample from the future counts as new.
  */
 extern void retention_apply (const struct retention_policy *policy,
-                             uint64_t now_s,
-                             struct retention_sample *samples, size_t nr);
+                             uint64_t now_s, struct retention_sample *samples,
+                             size_t nr);
 
 #endif /* NBDEDUP_RETENTION_H */

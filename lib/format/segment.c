@@ -122,10 +122,10 @@ segment_map_new (uint64_t id, uint32_t sector_bytes)
   map->sector_bytes = sector_bytes;
   map->nr_sectors = SEGMENT_BYTES / sector_bytes;
   map->chunk_sectors = segment_chunk_sectors (sector_bytes);
-  map->slots_per_chunk =
-    map->chunk_sectors * sector_bytes / SUMMARY_SLOT_BYTES;
+  map->slots_per_chunk = map->chunk_sectors * sector_bytes / SUMMARY_SLOT_BYTES;
   map->max_chunks = (map->nr_sectors - map->chunk_sectors) /
-    (map->chunk_sectors + map->slots_per_chunk - 1) + 1;
+      (map->chunk_sectors + map->slots_per_chunk - 1) +
+    1;
 
   map->bitmap = patient_calloc (1, map->nr_sectors / 8);
   map->chunks = patient_calloc (map->max_chunks, sizeof map->chunks[0]);
@@ -138,10 +138,12 @@ segment_map_new (uint64_t id, uint32_t sector_bytes)
     set_bit (map->bitmap, i);
   return map;
 
- nomem:
+nomem:
   segment_map_free (map);
-  return nbdedup_fail_null (ENOMEM, "segment %" PRIu64 ": no memory for its "
-                            "space map", id);
+  return nbdedup_fail_null (ENOMEM,
+                            "segment %" PRIu64 ": no memory for its "
+                            "space map",
+                            id);
 }
 
 void
@@ -162,7 +164,8 @@ segment_map_memory (uint32_t sector_bytes)
   const unsigned spc = chunk / SUMMARY_SLOT_BYTES;
   const unsigned nr_sectors = SEGMENT_BYTES / sector_bytes;
   const unsigned max_chunks = (nr_sectors - chunk / sector_bytes) /
-    (chunk / sector_bytes + spc - 1) + 1;
+      (chunk / sector_bytes + spc - 1) +
+    1;
 
   return sizeof (struct segment_map) + nr_sectors / 8 +
     max_chunks * (sizeof (uint16_t) + spc / 8) + 4 * 16 /* malloc's own */;
@@ -194,8 +197,10 @@ segment_map_pack (const struct segment_map *map, size_t *len)
   assert (*len <= PACKED_MAX);
   buf = malloc (*len);
   if (buf == NULL)
-    return nbdedup_fail_null (ENOMEM, "segment %" PRIu64 ": no memory to pack "
-                              "its space map", map->id);
+    return nbdedup_fail_null (ENOMEM,
+                              "segment %" PRIu64 ": no memory to pack "
+                              "its space map",
+                              map->id);
   put_le16 (buf, map->nr_sectors);
   put_le16 (buf + 2, map->nr_chunks);
   put_le32 (buf + 4, 0);
@@ -229,8 +234,7 @@ check_map (const struct segment_map *map)
   for (i = 0; i < map->nr_chunks; ++i) {
     first = map->chunks[i];
     if (first == SEGMENT_CHUNK_LOST) {
-      if (find_bit (map->slots, i * spc, (i + 1) * spc, false) !=
-          (i + 1) * spc)
+      if (find_bit (map->slots, i * spc, (i + 1) * spc, false) != (i + 1) * spc)
         return "a lost chunk has free slots";
       continue;
     }
@@ -256,8 +260,8 @@ check_map (const struct segment_map *map)
 }
 
 struct segment_map *
-segment_map_unpack (uint64_t id, uint32_t sector_bytes,
-                    const void *buf, size_t len)
+segment_map_unpack (uint64_t id, uint32_t sector_bytes, const void *buf,
+                    size_t len)
 {
   const uint8_t *p = buf;
   struct segment_map *map;
@@ -266,9 +270,10 @@ segment_map_unpack (uint64_t id, uint32_t sector_bytes,
   unsigned i, nr_chunks;
 
   if (len < PACKED_HEADER_LEN || len > PACKED_MAX)
-    return nbdedup_fail_null (EIO, "segment %" PRIu64 ": its space map cannot "
-                              "have %zu bytes: run nbdedup check --repair", id,
-                              len);
+    return nbdedup_fail_null (EIO,
+                              "segment %" PRIu64 ": its space map cannot "
+                              "have %zu bytes: run nbdedup check --repair",
+                              id, len);
   map = segment_map_new (id, sector_bytes);
   if (map == NULL)
     return NULL;
@@ -307,8 +312,8 @@ segment_map_unpack (uint64_t id, uint32_t sector_bytes,
   if (map->nr_used < base_sectors (map) + i * map->chunk_sectors)
     goto bad;
   /* In the bitmap all slots of a lost chunk count as used. */
-  map->nr_slots_used =
-    count_bits (map->slots, nr_chunks * map->slots_per_chunk);
+  map->nr_slots_used = count_bits (map->slots,
+                                   nr_chunks * map->slots_per_chunk);
   why = "the slot of a chunk's header is marked free";
   if (map->nr_slots_used < i + (nr_chunks - i) * map->slots_per_chunk)
     goto bad;
@@ -318,11 +323,12 @@ segment_map_unpack (uint64_t id, uint32_t sector_bytes,
     goto bad;
   return map;
 
- bad:
+bad:
   segment_map_free (map);
-  return nbdedup_fail_null (EIO, "segment %" PRIu64 ": its space map is "
-                            "damaged (%s): run nbdedup check --repair", id,
-                            why);
+  return nbdedup_fail_null (EIO,
+                            "segment %" PRIu64 ": its space map is "
+                            "damaged (%s): run nbdedup check --repair",
+                            id, why);
 }
 
 static int
@@ -331,15 +337,15 @@ check_sectors (const struct segment_map *map, unsigned sector,
 {
   if (nr_sectors == 0 || sector >= map->nr_sectors ||
       nr_sectors > map->nr_sectors - sector)
-    return nbdedup_fail (EIO, "segment %" PRIu64 ": sectors %u + %u: "
-                         "outside of the segment", map->id, sector,
-                         nr_sectors);
+    return nbdedup_fail (EIO,
+                         "segment %" PRIu64 ": sectors %u + %u: "
+                         "outside of the segment",
+                         map->id, sector, nr_sectors);
   return 0;
 }
 
 int
-segment_map_set (struct segment_map *map, unsigned sector,
-                 unsigned nr_sectors)
+segment_map_set (struct segment_map *map, unsigned sector, unsigned nr_sectors)
 {
   unsigned i, end = sector + nr_sectors;
 
@@ -347,8 +353,10 @@ segment_map_set (struct segment_map *map, unsigned sector,
     return -1;
   i = find_bit (map->bitmap, sector, end, true);
   if (i < end)
-    return nbdedup_fail (EIO, "segment %" PRIu64 ": sector %u is in use "
-                         "already", map->id, i);
+    return nbdedup_fail (EIO,
+                         "segment %" PRIu64 ": sector %u is in use "
+                         "already",
+                         map->id, i);
   for (i = sector; i < end; ++i)
     set_bit (map->bitmap, i);
   map->nr_used += nr_sectors;
@@ -365,17 +373,22 @@ segment_map_clear (struct segment_map *map, unsigned sector,
     return -1;
   i = find_bit (map->bitmap, sector, end, false);
   if (i < end)
-    return nbdedup_fail (EIO, "segment %" PRIu64 ": sector %u is free "
-                         "already", map->id, i);
+    return nbdedup_fail (EIO,
+                         "segment %" PRIu64 ": sector %u is free "
+                         "already",
+                         map->id, i);
   if (sector < base_sectors (map))
-    return nbdedup_fail (EIO, "segment %" PRIu64 ": sector %u is the store's "
-                         "header", map->id, sector);
+    return nbdedup_fail (EIO,
+                         "segment %" PRIu64 ": sector %u is the store's "
+                         "header",
+                         map->id, sector);
   for (i = 0; i < map->nr_chunks; ++i)
     if (map->chunks[i] != SEGMENT_CHUNK_LOST && map->chunks[i] < end &&
         map->chunks[i] + map->chunk_sectors > sector)
-      return nbdedup_fail (EIO, "segment %" PRIu64 ": sectors %u + %u: "
-                           "a summary chunk is there", map->id, sector,
-                           nr_sectors);
+      return nbdedup_fail (EIO,
+                           "segment %" PRIu64 ": sectors %u + %u: "
+                           "a summary chunk is there",
+                           map->id, sector, nr_sectors);
   for (i = sector; i < end; ++i)
     clear_bit (map->bitmap, i);
   map->nr_used -= nr_sectors;
@@ -403,8 +416,10 @@ segment_map_set_slot (struct segment_map *map, unsigned slot)
   if (check_slot (map, slot) == -1)
     return -1;
   if (get_bit (map->slots, slot))
-    return nbdedup_fail (EIO, "segment %" PRIu64 ": slot %u is in use "
-                         "already", map->id, slot);
+    return nbdedup_fail (EIO,
+                         "segment %" PRIu64 ": slot %u is in use "
+                         "already",
+                         map->id, slot);
   set_bit (map->slots, slot);
   map->nr_slots_used++;
   return 0;
@@ -470,9 +485,10 @@ add_lost_chunks (struct segment_map *map, unsigned nr_chunks)
   unsigned i;
 
   if (nr_chunks > map->max_chunks)
-    return nbdedup_fail (EIO, "segment %" PRIu64 ": %u summary chunks: there "
-                         "can be only %u", map->id, nr_chunks,
-                         map->max_chunks);
+    return nbdedup_fail (EIO,
+                         "segment %" PRIu64 ": %u summary chunks: there "
+                         "can be only %u",
+                         map->id, nr_chunks, map->max_chunks);
   while (map->nr_chunks < nr_chunks) {
     i = map->nr_chunks++;
     map->chunks[i] = SEGMENT_CHUNK_LOST;
@@ -490,20 +506,25 @@ segment_map_place_chunk (struct segment_map *map, unsigned index,
   if (index < map->nr_chunks && map->chunks[index] != SEGMENT_CHUNK_LOST) {
     if (map->chunks[index] == sector)
       return 0;
-    return nbdedup_fail (EIO, "segment %" PRIu64 ": summary chunk %u stands "
-                         "at sector %u, not at %u", map->id, index,
-                         map->chunks[index], sector);
+    return nbdedup_fail (EIO,
+                         "segment %" PRIu64 ": summary chunk %u stands "
+                         "at sector %u, not at %u",
+                         map->id, index, map->chunks[index], sector);
   }
   if (index >= map->max_chunks)
-    return nbdedup_fail (EIO, "segment %" PRIu64 ": summary chunk %u: there "
-                         "can be only %u", map->id, index, map->max_chunks);
+    return nbdedup_fail (EIO,
+                         "segment %" PRIu64 ": summary chunk %u: there "
+                         "can be only %u",
+                         map->id, index, map->max_chunks);
   if (sector % map->chunk_sectors != 0)
-    return nbdedup_fail (EIO, "segment %" PRIu64 ": sector %u is not aligned "
-                         "for a summary chunk", map->id, sector);
+    return nbdedup_fail (EIO,
+                         "segment %" PRIu64 ": sector %u is not aligned "
+                         "for a summary chunk",
+                         map->id, sector);
   if (segment_map_set (map, sector, map->chunk_sectors) == -1)
     return -1;
   if (index >= map->nr_chunks)
-    add_lost_chunks (map, index + 1);   /* within max_chunks: see above */
+    add_lost_chunks (map, index + 1); /* within max_chunks: see above */
   map->chunks[index] = sector;
   memset (map->slots + index * spc / 8, 0, spc / 8);
   set_bit (map->slots, index * spc);
@@ -519,7 +540,7 @@ segment_map_force_chunk (struct segment_map *map, unsigned index,
   if (index < map->nr_chunks && map->chunks[index] != SEGMENT_CHUNK_LOST)
     return;
   for (i = 0; i < map->chunk_sectors; ++i)
-    (void) segment_map_clear (map, sector + i, 1);      /* unless free */
+    (void) segment_map_clear (map, sector + i, 1); /* unless free */
   (void) segment_map_place_chunk (map, index, sector);
 }
 
@@ -556,8 +577,10 @@ segment_map_drop_chunk (struct segment_map *map, unsigned index)
   assert (index < map->nr_chunks);
   assert (map->chunks[index] != SEGMENT_CHUNK_LOST);
   if (segment_map_chunk_has_slots (map, index))
-    return nbdedup_fail (EIO, "segment %" PRIu64 ": summary chunk %u is in "
-                         "use", map->id, index);
+    return nbdedup_fail (EIO,
+                         "segment %" PRIu64 ": summary chunk %u is in "
+                         "use",
+                         map->id, index);
   for (i = 0; i < map->chunk_sectors; ++i)
     clear_bit (map->bitmap, map->chunks[index] + i);
   map->nr_used -= map->chunk_sectors;

@@ -39,7 +39,7 @@
 #include <stdint.h>
 
 #define SUMMARY_SLOT_BYTES 64
-#define SEGMENT_CHUNK_LOST 0xffff       /* in place of its first sector */
+#define SEGMENT_CHUNK_LOST 0xffff /* in place of its first sector */
 
 /* Sectors of a summary chunk. */
 static inline unsigned
@@ -51,20 +51,19 @@ segment_chunk_sectors (uint32_t sector_bytes)
 struct segment_map {
   uint64_t id;
   uint32_t sector_bytes;
-  uint16_t nr_sectors;          /* SEGMENT_BYTES / sector_bytes */
+  uint16_t nr_sectors; /* SEGMENT_BYTES / sector_bytes */
   uint16_t chunk_sectors;
-  uint16_t slots_per_chunk;     /* including the header's slot 0 */
+  uint16_t slots_per_chunk; /* including the header's slot 0 */
   uint16_t nr_chunks, max_chunks;
-  uint8_t *bitmap;              /* owned */
-  uint16_t *chunks;             /* owned; first sector of each */
-  uint8_t *slots;               /* owned; max_chunks * slots_per_chunk bits */
-  uint32_t nr_used;             /* sectors set in bitmap */
-  uint32_t nr_slots_used;       /* without the chunks' own */
+  uint8_t *bitmap;        /* owned */
+  uint16_t *chunks;       /* owned; first sector of each */
+  uint8_t *slots;         /* owned; max_chunks * slots_per_chunk bits */
+  uint32_t nr_used;       /* sectors set in bitmap */
+  uint32_t nr_slots_used; /* without the chunks' own */
 };
 
 /* An empty map (segment 0: the store's header is in use).  NULL: ENOMEM. */
-extern struct segment_map *segment_map_new (uint64_t id,
-                                            uint32_t sector_bytes);
+extern struct segment_map *segment_map_new (uint64_t id, uint32_t sector_bytes);
 extern void segment_map_free (struct segment_map *map);
 /* Bytes of memory that one map takes. */
 extern size_t segment_map_memory (uint32_t sector_bytes);
@@ -78,8 +77,8 @@ extern struct segment_map *segment_map_unpack (uint64_t id,
 /* Mark sectors used or free.  -1 (EIO) if one of them has that state already:
  * the map and the caller disagree, and the map is unchanged.
  */
-extern int segment_map_set (struct segment_map *map, unsigned sector,
-                            unsigned nr_sectors);
+extern int
+segment_map_set (struct segment_map *map, unsigned sector, unsigned nr_sectors);
 extern int segment_map_clear (struct segment_map *map, unsigned sector,
                               unsigned nr_sectors);
 
@@ -113,12 +112,11 @@ extern void segment_map_force_chunk (struct segment_map *map, unsigned index,
  * add missing ones, and place lost ones that were found again.
  */
 extern int segment_map_set_chunks (struct segment_map *map,
-                                   const uint16_t *chunks,
-                                   unsigned nr_chunks);
+                                   const uint16_t *chunks, unsigned nr_chunks);
 
 /* Is one of the chunk's slots in use?  Its header does not count. */
-extern bool segment_map_chunk_has_slots (const struct segment_map *map,
-                                         unsigned index);
+extern bool
+segment_map_chunk_has_slots (const struct segment_map *map, unsigned index);
 
 /* Remove a chunk that has no slot in use.  The last one is forgotten; any other
  * becomes lost.
@@ -130,11 +128,11 @@ extern int segment_map_find_slot (const struct segment_map *map);
 extern unsigned segment_map_nr_free_slots (const struct segment_map *map);
 
 /* The free run that starts at or after 'from': its start, or -1; '*len'. */
-extern int segment_map_next_run (const struct segment_map *map,
-                                 unsigned from, unsigned *len);
+extern int segment_map_next_run (const struct segment_map *map, unsigned from,
+                                 unsigned *len);
 /* The longest free run: its length (0: none), its start in '*start'. */
-extern unsigned segment_map_largest_run (const struct segment_map *map,
-                                         unsigned *start);
+extern unsigned
+segment_map_largest_run (const struct segment_map *map, unsigned *start);
 
 /* True if only chunks (and the store's header) are in use. */
 extern bool segment_map_is_empty (const struct segment_map *map);

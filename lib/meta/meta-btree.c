@@ -73,7 +73,7 @@ put_varint (uint8_t *p, uint64_t v)
 
   for (rest = v >> 7; rest; rest >>= 7)
     n++;
-  if (n >= 9) {                 /* the ninth byte has eight bits */
+  if (n >= 9) { /* the ninth byte has eight bits */
     n = 9;
     p[8] = (uint8_t) v;
     for (i = 8, v >>= 8; i-- > 0; v >>= 7)
@@ -104,8 +104,10 @@ header_of (const struct btree_page *page)
 static int
 not_understood (uint32_t number)
 {
-  return nbdedup_fail (EIO, "pool.db: page %" PRIu32 " is not a valid b-tree "
-                       "page", number);
+  return nbdedup_fail (EIO,
+                       "pool.db: page %" PRIu32 " is not a valid b-tree "
+                       "page",
+                       number);
 }
 
 int
@@ -142,15 +144,15 @@ btree_cell_get (const struct btree_page *page, unsigned i,
   unsigned n;
 
   memset (cell, 0, sizeof *cell);
-  p = page->p + get_be16 (header_of (page) + (page->interior ? 12 : 8) +
-                          2 * i);
+  p = page->p + get_be16 (header_of (page) + (page->interior ? 12 : 8) + 2 * i);
   if (page->interior) {
     if (p + 4 > end)
       return not_understood (page->number);
     cell->child = btree_number (p, 0);
     p += 4;
     if (!page->index)
-      return get_varint (p, end, &cell->rowid) > 0 ? 0
+      return get_varint (p, end, &cell->rowid) > 0
+        ? 0
         : not_understood (page->number);
   }
   n = get_varint (p, end, &payload);
@@ -238,7 +240,8 @@ btree_make (uint8_t *p, bool index, uint32_t right)
 {
   memset (p, 0, META_PAGE_BYTES);
   p[0] = index ? right ? INTERIOR_INDEX : BOTTOM_INDEX
-    : right ? INTERIOR_TABLE : BOTTOM_TABLE;
+    : right    ? INTERIOR_TABLE
+               : BOTTOM_TABLE;
   put_be16 (p + 5, USABLE);
   if (right)
     put_be32 (p + 8, right);
@@ -252,7 +255,7 @@ put_row (uint8_t *p, const struct leaf_key *key, uint64_t data_len)
   unsigned n = 1, i;
 
   for (i = 0; i < 3; ++i)
-    p[n++] = 6;                 /* 8 bytes */
+    p[n++] = 6; /* 8 bytes */
   n += put_varint (p + n, 12 + 2 * data_len);
   p[0] = (uint8_t) n;
   for (i = 0; i < 3; ++i, n += 8) {
@@ -298,10 +301,12 @@ put_table_cell (uint8_t *cell, uint32_t child, const struct leaf_key *key,
     put_be32 (cell, child);
     return 4 + put_varint (cell + 4, rowid);
   }
-  n = put_varint (cell, nr_overflow == 0 ? EMPTY_ROW
-                  : MIN_LOCAL + (uint64_t) nr_overflow * (USABLE - 4));
+  n = put_varint (cell,
+                  nr_overflow == 0
+                    ? EMPTY_ROW
+                    : MIN_LOCAL + (uint64_t) nr_overflow * (USABLE - 4));
   n += put_varint (cell + n, rowid);
-  cell[n] = 1;                  /* the length of the row's header */
+  cell[n] = 1; /* the length of the row's header */
   return n + (nr_overflow > 0 ? MIN_LOCAL : EMPTY_ROW);
 }
 
@@ -313,8 +318,7 @@ btree_add (uint8_t *p, uint32_t child, const struct leaf_key *key,
   unsigned nr = get_be16 (p + 3), begin = get_be16 (p + 5), n;
   bool index = p[0] == INTERIOR_INDEX || p[0] == BOTTOM_INDEX;
 
-  n = (index ? put_index_cell : put_table_cell) (cell, child, key,
-                                                 nr_overflow);
+  n = (index ? put_index_cell : put_table_cell) (cell, child, key, nr_overflow);
   if (nr_overflow > 0) {
     put_be32 (cell + n, overflow);
     n += 4;

@@ -30,8 +30,8 @@ struct leaf_key {
   uint64_t branch, leaf, seq;
 };
 
-extern int leaf_key_compare (const struct leaf_key *a,
-                             const struct leaf_key *b);
+extern int
+leaf_key_compare (const struct leaf_key *a, const struct leaf_key *b);
 
 /* Flip the sign bit: from rowid to 'seq', and back. */
 static inline uint64_t
@@ -45,8 +45,8 @@ static inline uint32_t
 btree_number (const uint8_t *p, size_t i)
 {
   p += 4 * i;
-  return (uint32_t) p[0] << 24 | (uint32_t) p[1] << 16 |
-    (uint32_t) p[2] << 8 | p[3];
+  return (uint32_t) p[0] << 24 | (uint32_t) p[1] << 16 | (uint32_t) p[2] << 8 |
+    p[3];
 }
 
 /* A parsed page. */
@@ -58,26 +58,25 @@ struct btree_page {
 };
 
 struct btree_cell {
-  uint32_t child;               /* left of it; 0: none */
-  uint32_t overflow;            /* first page; 0: none */
-  const uint8_t *payload;       /* the part on this page */
+  uint32_t child;         /* left of it; 0: none */
+  uint32_t overflow;      /* first page; 0: none */
+  const uint8_t *payload; /* the part on this page */
   size_t local;
-  uint32_t nr_overflow;         /* pages, in all */
-  uint64_t rowid;               /* of a table b-tree */
+  uint32_t nr_overflow; /* pages, in all */
+  uint64_t rowid;       /* of a table b-tree */
 };
 
 /* -1: not a page or a cell, or not understood. */
-extern int btree_page_open (const uint8_t *p, uint32_t number,
-                            struct btree_page *page);
+extern int
+btree_page_open (const uint8_t *p, uint32_t number, struct btree_page *page);
 extern int btree_cell_get (const struct btree_page *page, unsigned i,
                            struct btree_cell *cell);
 /* Only for an interior page. */
 extern uint32_t btree_right_child (const struct btree_page *page);
 
 /* Parse a row of table "leaf".  -1: not a row. */
-extern int btree_leaf_row (const struct btree_cell *cell,
-                           struct leaf_key *key, const uint8_t **data,
-                           size_t *len);
+extern int btree_leaf_row (const struct btree_cell *cell, struct leaf_key *key,
+                           const uint8_t **data, size_t *len);
 
 /*----------------------------------------------------------------------
  * Building

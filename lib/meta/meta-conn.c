@@ -167,8 +167,8 @@ meta_conn_open (struct meta_conn *c, const char *path, bool create,
     flags |= SQLITE_OPEN_CREATE;
   rc = sqlite3_open_v2 (path, &c->db, flags, CKSUM_VFS_NAME);
   if (rc != SQLITE_OK || c->db == NULL) {
-    nbdedup_fail (rc == SQLITE_NOMEM ? ENOMEM : EIO,
-                  "%s: cannot be opened: %s", path, sqlite3_errstr (rc));
+    nbdedup_fail (rc == SQLITE_NOMEM ? ENOMEM : EIO, "%s: cannot be opened: %s",
+                  path, sqlite3_errstr (rc));
     meta_conn_close (c);
     return -1;
   }
@@ -180,8 +180,7 @@ meta_conn_open (struct meta_conn *c, const char *path, bool create,
   /* A closed pool keeps the WAL's room. */
   sqlite3_file_control (c->db, "main", SQLITE_FCNTL_PERSIST_WAL, &persist);
   if (create) {
-    sqlite3_file_control (c->db, "main", SQLITE_FCNTL_RESERVE_BYTES,
-                          &reserve);
+    sqlite3_file_control (c->db, "main", SQLITE_FCNTL_RESERVE_BYTES, &reserve);
     snprintf (sql, sizeof sql, "PRAGMA page_size = %d", META_PAGE_BYTES);
     if (meta_exec (c, sql, "page size") == -1)
       goto err;
@@ -192,16 +191,18 @@ meta_conn_open (struct meta_conn *c, const char *path, bool create,
    * journal space was already reused.
    */
   if (meta_exec (c, sql, "cache size") == -1 ||
-      meta_exec (c, "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;"
-            "PRAGMA wal_autocheckpoint = 0; PRAGMA temp_store = MEMORY;"
-            "PRAGMA journal_size_limit = -1;"
-            /* Otherwise Debian's SQLite writes pages that become free. */
-            "PRAGMA secure_delete = OFF;"
-            "PRAGMA foreign_keys = OFF;", "opening") == -1)
+      meta_exec (c,
+                 "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;"
+                 "PRAGMA wal_autocheckpoint = 0; PRAGMA temp_store = MEMORY;"
+                 "PRAGMA journal_size_limit = -1;"
+                 /* Otherwise Debian's SQLite writes pages that become free. */
+                 "PRAGMA secure_delete = OFF;"
+                 "PRAGMA foreign_keys = OFF;",
+                 "opening") == -1)
     goto err;
   return 0;
 
- err:
+err:
   meta_conn_close (c);
   return -1;
 }
@@ -229,7 +230,8 @@ meta_conn_open_readonly (struct meta_conn *c, const char *path,
   snprintf (sql, sizeof sql, "PRAGMA cache_size = -%" PRIu64,
             cache_bytes / 1024 < 128 ? 128 : cache_bytes / 1024);
   /* In exclusive mode SQLite's index of the WAL needs no shared memory. */
-  if (meta_exec (c, "PRAGMA locking_mode = EXCLUSIVE;"
+  if (meta_exec (c,
+                 "PRAGMA locking_mode = EXCLUSIVE;"
                  "PRAGMA temp_store = MEMORY; PRAGMA foreign_keys = OFF;",
                  "opening") == -1 ||
       meta_exec (c, sql, "cache size") == -1) {
@@ -254,18 +256,17 @@ meta_create (const char *path, const struct meta_state *state,
             FORMAT_APPLICATION_ID, FORMAT_VERSION);
   if (meta_exec (&c, "BEGIN IMMEDIATE", "creating") == -1 ||
       meta_exec (&c, schema_sql, "schema") == -1 ||
-      meta_history_make (&c) == -1 ||
-      meta_exec (&c, sql, "version") == -1 ||
+      meta_history_make (&c) == -1 || meta_exec (&c, sql, "version") == -1 ||
       meta_state_put (&c, state) == -1 ||
       (key && key->known && meta_hash_key_put (&c, key) == -1) ||
       meta_exec (&c, "COMMIT", "creating") == -1)
     goto out;
-  if (sqlite3_wal_checkpoint_v2 (c.db, NULL, SQLITE_CHECKPOINT_TRUNCATE,
-                                 NULL, NULL) != SQLITE_OK)
+  if (sqlite3_wal_checkpoint_v2 (c.db, NULL, SQLITE_CHECKPOINT_TRUNCATE, NULL,
+                                 NULL) != SQLITE_OK)
     meta_fail (&c, "checkpoint");
   else
     r = 0;
- out:
+out:
   meta_conn_close (&c);
   return r;
 }
@@ -275,8 +276,8 @@ int
 meta_probe (const char *path)
 {
   /* O_NONBLOCK: do not hang if this is a FIFO or a device. */
-  CLEANUP_CLOSE int fd = open (path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW |
-                               O_NONBLOCK);
+  CLEANUP_CLOSE int fd = open (path,
+                               O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
   uint8_t h[100];
   uint32_t id, version;
   struct stat st;
@@ -288,25 +289,28 @@ meta_probe (const char *path)
   if (fd == -1 || fstat (fd, &st) == -1)
     return nbdedup_fail (errno == ENOENT ? ENOENT : EIO, "%s: %s", path,
                          errno == ENOENT
-                         ? "is missing: restore it from a backup"
-                         : strerror (errno));
+                           ? "is missing: restore it from a backup"
+                           : strerror (errno));
   if (!S_ISREG (st.st_mode))
     return nbdedup_fail (EIO, "%s: not a regular file", path);
   n = full_pread (fd, h, sizeof h, 0);
   if (n == -1)
     return nbdedup_fail (EIO, "%s: %s", path, strerror (errno));
-  if (n != sizeof h ||
-      memcmp (h, CKSUM_DB_MAGIC, sizeof CKSUM_DB_MAGIC) != 0)
-    return nbdedup_fail (EIO, "%s: damaged: it does not begin like a "
-                         "database; restore it from a backup", path);
+  if (n != sizeof h || memcmp (h, CKSUM_DB_MAGIC, sizeof CKSUM_DB_MAGIC) != 0)
+    return nbdedup_fail (EIO,
+                         "%s: damaged: it does not begin like a "
+                         "database; restore it from a backup",
+                         path);
   id = be32toh (*(uint32_t *) (h + 68));
   version = be32toh (*(uint32_t *) (h + 60));
   if (id != FORMAT_APPLICATION_ID)
     return nbdedup_fail (EIO, "%s: not the database of an nbdedup pool", path);
   if (version > FORMAT_VERSION)
-    return nbdedup_fail (EINVAL, "%s: the pool was made by a newer nbdedup "
+    return nbdedup_fail (EINVAL,
+                         "%s: the pool was made by a newer nbdedup "
                          "(format %" PRIu32 ", this one knows %d): upgrade "
-                         "nbdedup", path, version, FORMAT_VERSION);
+                         "nbdedup",
+                         path, version, FORMAT_VERSION);
   if (version == 0 || h[20] != CKSUM_RESERVE)
     return nbdedup_fail (EIO, "%s: damaged header; restore it from a backup",
                          path);

@@ -14,45 +14,103 @@
 #include "meta/meta.h"
 
 enum meta_stmt {
-  ST_BEGIN, ST_FREEZE, ST_QUICK_CHECK,
-  ST_COMMIT, ST_ROLLBACK, ST_SAVEPOINT,
-  ST_RELEASE, ST_UNDO, ST_PAGE_COUNT, ST_FREE_COUNT,
-  ST_STATE_GET, ST_STATE_PUT,
-  ST_PROPERTY_GET, ST_PROPERTY_PUT, ST_PROPERTY_DELETE,
-  ST_REPORT_GET, ST_REPORT_PUT,
-  ST_DOMAIN_ID, ST_DOMAIN_ADD, ST_DOMAIN_NAME,
-  ST_LAYER_PUT, ST_LAYER_GET, ST_LAYER_DELETE, ST_LAYER_DYING,
-  ST_LAYER_REPARENT, ST_LAYER_SCAN, ST_LAYER_SCAN_DOWN,
-  ST_VOLUME_PUT, ST_VOLUME_DELETE, ST_VOLUME_SCAN, ST_VOLUME_SCAN_UP,
+  ST_BEGIN,
+  ST_FREEZE,
+  ST_QUICK_CHECK,
+  ST_COMMIT,
+  ST_ROLLBACK,
+  ST_SAVEPOINT,
+  ST_RELEASE,
+  ST_UNDO,
+  ST_PAGE_COUNT,
+  ST_FREE_COUNT,
+  ST_STATE_GET,
+  ST_STATE_PUT,
+  ST_PROPERTY_GET,
+  ST_PROPERTY_PUT,
+  ST_PROPERTY_DELETE,
+  ST_REPORT_GET,
+  ST_REPORT_PUT,
+  ST_DOMAIN_ID,
+  ST_DOMAIN_ADD,
+  ST_DOMAIN_NAME,
+  ST_LAYER_PUT,
+  ST_LAYER_GET,
+  ST_LAYER_DELETE,
+  ST_LAYER_DYING,
+  ST_LAYER_REPARENT,
+  ST_LAYER_SCAN,
+  ST_LAYER_SCAN_DOWN,
+  ST_VOLUME_PUT,
+  ST_VOLUME_DELETE,
+  ST_VOLUME_SCAN,
+  ST_VOLUME_SCAN_UP,
   ST_VOLUME_SCAN_DOWN,
-  ST_SNAPSHOT_PUT, ST_SNAPSHOT_DELETE, ST_SNAPSHOT_SCAN, ST_SNAPSHOT_SCAN_UP,
+  ST_SNAPSHOT_PUT,
+  ST_SNAPSHOT_DELETE,
+  ST_SNAPSHOT_SCAN,
+  ST_SNAPSHOT_SCAN_UP,
   ST_SNAPSHOT_SCAN_DOWN,
-  ST_LEAF_GET, ST_LEAF_PUT, ST_LEAF_DELETE, ST_LEAF_RESOLVE, ST_LEAF_NEXT,
-  ST_LEAF_SCAN, ST_LEAF_SCAN_ALL, ST_LEAF_SCAN_FROM,
-  ST_RECORD_GET, ST_RECORD_GET_OLD, ST_RECORD_PUT, ST_RECORD_DELETE,
-  ST_RECORD_DELETE_RANGE, ST_RECORD_SCAN, ST_RECORD_SCAN_OLD,
-  ST_COUNT_TABLE, ST_COUNT_GET, ST_COUNT_PUT, ST_COUNT_DELETE,
-  ST_COUNT_SCAN_STRAYS, ST_COUNT_DELETE_STRAYS,
-  ST_INDEX_RUN, ST_INDEX_GET, ST_INDEX_FROM, ST_INDEX_PUT, ST_INDEX_DELETE,
+  ST_LEAF_GET,
+  ST_LEAF_PUT,
+  ST_LEAF_DELETE,
+  ST_LEAF_RESOLVE,
+  ST_LEAF_NEXT,
+  ST_LEAF_SCAN,
+  ST_LEAF_SCAN_ALL,
+  ST_LEAF_SCAN_FROM,
+  ST_RECORD_GET,
+  ST_RECORD_GET_OLD,
+  ST_RECORD_PUT,
+  ST_RECORD_DELETE,
+  ST_RECORD_DELETE_RANGE,
+  ST_RECORD_SCAN,
+  ST_RECORD_SCAN_OLD,
+  ST_COUNT_TABLE,
+  ST_COUNT_GET,
+  ST_COUNT_PUT,
+  ST_COUNT_DELETE,
+  ST_COUNT_SCAN_STRAYS,
+  ST_COUNT_DELETE_STRAYS,
+  ST_INDEX_RUN,
+  ST_INDEX_GET,
+  ST_INDEX_FROM,
+  ST_INDEX_PUT,
+  ST_INDEX_DELETE,
   ST_INDEX_SCAN,
-  ST_SEGMENT_GET, ST_SEGMENT_PUT, ST_SEGMENT_DELETE, ST_SEGMENT_SCAN,
-  ST_LIMBO_PUT, ST_LIMBO_DELETE, ST_LIMBO_SCAN,
-  ST_COPIES_GET, ST_COPIES_PUT, ST_COPIES_DELETE, ST_COPIES_SCAN,
-  ST_SAMPLE_PUT, ST_SAMPLE_DELETE, ST_SAMPLE_TIMES, ST_SAMPLE_SCAN,
-  ST_SAMPLE_SCAN_ALL, ST_SAMPLE_NEWEST,
-  ST_EVENT_TABLE, ST_EVENT_PUT, ST_EVENT_LIMIT, ST_EVENT_SCAN,
+  ST_SEGMENT_GET,
+  ST_SEGMENT_PUT,
+  ST_SEGMENT_DELETE,
+  ST_SEGMENT_SCAN,
+  ST_LIMBO_PUT,
+  ST_LIMBO_DELETE,
+  ST_LIMBO_SCAN,
+  ST_COPIES_GET,
+  ST_COPIES_PUT,
+  ST_COPIES_DELETE,
+  ST_COPIES_SCAN,
+  ST_SAMPLE_PUT,
+  ST_SAMPLE_DELETE,
+  ST_SAMPLE_TIMES,
+  ST_SAMPLE_SCAN,
+  ST_SAMPLE_SCAN_ALL,
+  ST_SAMPLE_NEWEST,
+  ST_EVENT_TABLE,
+  ST_EVENT_PUT,
+  ST_EVENT_LIMIT,
+  ST_EVENT_SCAN,
   ST_EVENT_SCAN_DOWN,
   NR_STMTS
 };
 
 struct meta_conn {
   sqlite3 *db;
-  bool damaged;                 /* the last failure was a damaged page */
-  bool write_failed;            /* something but reading or memory failed */
-  bool saw_damage;              /* a failure was a damaged page */
-  bool has_counts;              /* table "count" was seen */
-  atomic_bool sync_failed;      /* the writer's: a sync of pool.db; permanent */
-  sqlite3_stmt *stmts[NR_STMTS];        /* prepared at first use */
+  bool damaged;            /* the last failure was a damaged page */
+  bool write_failed;       /* something but reading or memory failed */
+  bool saw_damage;         /* a failure was a damaged page */
+  bool has_counts;         /* table "count" was seen */
+  atomic_bool sync_failed; /* the writer's: a sync of pool.db; permanent */
+  sqlite3_stmt *stmts[NR_STMTS]; /* prepared at first use */
 };
 
 /* Open 'path', which must exist unless 'create'. */
@@ -85,11 +143,11 @@ extern void meta_col_snapshot (sqlite3_stmt *st, struct meta_snapshot *s);
 
 /* Reset and unbind the statement when the scope ends. */
 extern void meta_reset (sqlite3_stmt **st);
-#define USING_STMT(st, conn, which)                                     \
-  __attribute__ ((cleanup (meta_reset))) sqlite3_stmt *st =             \
-    meta_stmt (conn, which);                                            \
-  if (st == NULL)                                                       \
-    return -1
+#define USING_STMT(st, conn, which)                                            \
+  __attribute__ ((cleanup (meta_reset)))                                       \
+  sqlite3_stmt *st = meta_stmt (conn, which);                                  \
+  if (st == NULL)                                                              \
+  return -1
 
 /* Binding fails only for lack of memory, or for a wrong index, which is a bug.
  */
@@ -145,13 +203,13 @@ step_one (struct meta_conn *c, sqlite3_stmt *st, const char *what)
 }
 
 /* Evaluate 'call' for each row: 0 to go on, 1 to stop, -1 to fail. */
-#define SCAN(c, st, what, call)                 \
-  ({                                            \
-    int _r, _f = 0;                             \
-    while ((_r = step_one (c, st, what)) == 1)  \
-      if ((_f = (call)) != 0)                   \
-        break;                                  \
-    _r == -1 || _f == -1 ? -1 : 0;              \
+#define SCAN(c, st, what, call)                                                \
+  ({                                                                           \
+    int _r, _f = 0;                                                            \
+    while ((_r = step_one (c, st, what)) == 1)                                 \
+      if ((_f = (call)) != 0)                                                  \
+        break;                                                                 \
+    _r == -1 || _f == -1 ? -1 : 0;                                             \
   })
 
 #endif /* NBDEDUP_META_CONN_H */

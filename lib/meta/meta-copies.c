@@ -9,7 +9,7 @@
 #include "meta/meta-conn.h"
 
 #define ADDR_BYTES 8
-#define TOTAL 0                 /* no record has this address */
+#define TOTAL 0 /* no record has this address */
 
 /* An older pool that is open read-only has no such table. */
 static bool
@@ -95,10 +95,11 @@ meta_copies_scan (struct meta_conn *c, uint64_t first,
   USING_STMT (st, c, ST_COPIES_SCAN);
   bind_u64 (st, 1, first == TOTAL ? 1 : first);
   return SCAN (c, st, "reading of copies", ({
-    unsigned nr = unpack (sqlite3_column_blob (st, 1),
-                          (size_t) sqlite3_column_bytes (st, 1), copies);
-    fn (opaque, col (st, 0), copies, nr);
-  }));
+                 unsigned nr = unpack (sqlite3_column_blob (st, 1),
+                                       (size_t) sqlite3_column_bytes (st, 1),
+                                       copies);
+                 fn (opaque, col (st, 0), copies, nr);
+               }));
 }
 
 int
@@ -120,6 +121,5 @@ meta_copies_get_sectors (struct meta_conn *c, uint64_t *sectors)
 int
 meta_copies_put_sectors (struct meta_conn *c, uint64_t sectors)
 {
-  return sectors == 0 ? delete_row (c, TOTAL) : put_row (c, TOTAL, &sectors,
-                                                         1);
+  return sectors == 0 ? delete_row (c, TOTAL) : put_row (c, TOTAL, &sectors, 1);
 }

@@ -41,35 +41,35 @@
 #define SPARE_BYTES (UINT64_C (4) << 20)
 
 struct meta_copy {
-  char *db, *mark_path;         /* owned */
-  struct cksum_mirror *mirror;  /* owned */
-  struct meta_conn conn;        /* the thread's; before it runs, the opener's */
+  char *db, *mark_path;        /* owned */
+  struct cksum_mirror *mirror; /* owned */
+  struct meta_conn conn;       /* the thread's; before it runs, the opener's */
   bool has_conn;
-  bool attached;                /* the choice is made, and the mark tells it */
+  bool attached; /* the choice is made, and the mark tells it */
   struct background thread;
 
-  struct lock building;         /* held while using 'conn' */
+  struct lock building; /* held while using 'conn' */
 
   /* Innermost but for the mirror's events: "lost" acquires it during a write.
    */
-  struct lock lock;             /* protects everything below */
-  struct meta_mark mark;        /* as on disk, if 'has_mark' */
+  struct lock lock;      /* protects everything below */
+  struct meta_mark mark; /* as on disk, if 'has_mark' */
   bool has_mark;
-  bool is_doubtful;             /* the disk may have another mark: the last
+  bool is_doubtful;                  /* the disk may have another mark: the last
                                  * write failed */
-  bool wanted;                  /* the property is not off */
-  char path[META_MARK_PATH_MAX + 1];    /* of the copy; "": the default */
-  bool begin;                   /* build the copy now */
-  bool untold;                  /* the loss is not in the log yet */
-  bool poked;                   /* there may be an event */
-  uint64_t retry_ms;            /* when to try again, as of clock_ms */
-  uint64_t resume;              /* pages that the copy already has */
+  bool wanted;                       /* the property is not off */
+  char path[META_MARK_PATH_MAX + 1]; /* of the copy; "": the default */
+  bool begin;                        /* build the copy now */
+  bool untold;                       /* the loss is not in the log yet */
+  bool poked;                        /* there may be an event */
+  uint64_t retry_ms;                 /* when to try again, as of clock_ms */
+  uint64_t resume;                   /* pages that the copy already has */
   uint64_t built, total;
-  uint64_t compared;            /* foreign changes before the last comparison */
+  uint64_t compared; /* foreign changes before the last comparison */
   uint64_t since;
-  char why[160];                /* it is lost */
-  char told[160];               /* ... as the log says; "": nothing */
-  char unmarked[PATH_MAX + 100];        /* an error to log; "": none */
+  char why[160];                 /* it is lost */
+  char told[160];                /* ... as the log says; "": nothing */
+  char unmarked[PATH_MAX + 100]; /* an error to log; "": none */
 };
 
 /*----------------------------------------------------------------------
@@ -80,8 +80,7 @@ static bool
 is_same_mark (const struct meta_mark *a, const struct meta_mark *b)
 {
   return a->current == b->current && a->distrusted == b->distrusted &&
-    a->copied == b->copied &&
-    memcmp (a->uuid, b->uuid, sizeof a->uuid) == 0 &&
+    a->copied == b->copied && memcmp (a->uuid, b->uuid, sizeof a->uuid) == 0 &&
     strcmp (a->path, b->path) == 0;
 }
 
@@ -156,10 +155,11 @@ wake (void *opaque)
 static void
 tell_event (const struct meta_copy *c, const struct cksum_mirror_event *e)
 {
-  nbdedup_log (NBDEDUP_LOG_WARNING, "%s%s: %s %" PRIu64 " is damaged: nbdedup "
-               "took it from the copy%s", c->db, e->wal ? "-wal" : "",
-               e->wal ? "frame" : "page", e->number,
-               e->repaired ? " and wrote it again" : "");
+  nbdedup_log (NBDEDUP_LOG_WARNING,
+               "%s%s: %s %" PRIu64 " is damaged: nbdedup "
+               "took it from the copy%s",
+               c->db, e->wal ? "-wal" : "", e->wal ? "frame" : "page",
+               e->number, e->repaired ? " and wrote it again" : "");
 }
 
 static void
@@ -184,8 +184,10 @@ tell (struct meta_copy *c)
   if (unmarked[0] != '\0')
     nbdedup_log (NBDEDUP_LOG_ERROR, "%s", unmarked);
   if (untold)
-    nbdedup_log (NBDEDUP_LOG_WARNING, "%s: has no second copy now (%s): "
-                 "nbdedup makes one as soon as it can", c->db, why);
+    nbdedup_log (NBDEDUP_LOG_WARNING,
+                 "%s: has no second copy now (%s): "
+                 "nbdedup makes one as soon as it can",
+                 c->db, why);
 }
 
 /*----------------------------------------------------------------------
@@ -197,8 +199,10 @@ tell_damaged (void *opaque, const struct cksum_page_report *r)
 {
   const struct meta_copy *c = opaque;
 
-  nbdedup_log (NBDEDUP_LOG_ERROR, "%s: page %" PRIu64 " is damaged and has no "
-               "second copy yet", c->db, r->number);
+  nbdedup_log (NBDEDUP_LOG_ERROR,
+               "%s: page %" PRIu64 " is damaged and has no "
+               "second copy yet",
+               c->db, r->number);
 }
 
 static int
@@ -216,7 +220,8 @@ check_room (const char *path, uint64_t pages)
     return nbdedup_fail (errno, "%s: %s", path, strerror (errno));
   /* The copy overwrites an existing file. */
   if (stat (path, &st) == 0)
-    need -= need < (uint64_t) st.st_blocks * 512 ? need
+    need -= need < (uint64_t) st.st_blocks * 512
+      ? need
       : (uint64_t) st.st_blocks * 512;
   if ((uint64_t) fs.f_bavail * fs.f_frsize < need)
     return nbdedup_fail (ENOSPC, "%s: not enough free space", path);
@@ -232,7 +237,8 @@ begin (struct meta_copy *c, uint64_t *first)
 
   assert_held (&c->building);
   if (cksum_mirror_is_distrusted (c->mirror))
-    return nbdedup_fail (EIO, "another program wrote to pool.db while it was "
+    return nbdedup_fail (EIO,
+                         "another program wrote to pool.db while it was "
                          "open, and it has no good copy: restore the pool "
                          "from a backup");
 
@@ -244,14 +250,13 @@ begin (struct meta_copy *c, uint64_t *first)
     c->resume = 0;
     *first = resume + 1;
     if (resume > 0)
-      return 0;                 /* 'attach' has started it */
+      return 0; /* 'attach' has started it */
     c->since = (uint64_t) time (NULL);
     if (put_mark_locked (c, false, 0) == -1)
       return -1;
     path = meta_pair_copy_path (c->db, &c->mark);
   }
-  if (path == NULL ||
-      cksum_mirror_pages (c->mirror, c->conn.db, &pages) == -1)
+  if (path == NULL || cksum_mirror_pages (c->mirror, c->conn.db, &pages) == -1)
     return -1;
   if (meta_pair_may_write (c->db, path, c->mark.uuid,
                            c->mark.path[0] == '\0') == -1)
@@ -267,7 +272,7 @@ copy_pages (struct meta_copy *c, uint64_t first)
   uint64_t pages;
 
   assert_held (&c->building);
-  assert (first > 0);           /* SQLite counts from 1 */
+  assert (first > 0); /* SQLite counts from 1 */
   for (;; first += PIECE_PAGES) {
     if (cksum_mirror_pages (c->mirror, c->conn.db, &pages) == -1)
       return -1;
@@ -282,7 +287,8 @@ copy_pages (struct meta_copy *c, uint64_t first)
       return 1;
     if (cksum_mirror_copy (c->mirror, c->conn.db, first,
                            pages - first + 1 < PIECE_PAGES
-                           ? (unsigned) (pages - first + 1) : PIECE_PAGES,
+                             ? (unsigned) (pages - first + 1)
+                             : PIECE_PAGES,
                            tell_damaged, c) == -1)
       return -1;
   }
@@ -349,15 +355,19 @@ static void
 tell_difference (void *opaque, const struct cksum_page_report *r)
 {
   static const char *const states[] = {
-    [CKSUM_PAGE_GOOD] = "good", [CKSUM_PAGE_UNUSED] = "zeroes",
-    [CKSUM_PAGE_BAD] = "damaged", [CKSUM_PAGE_UNREADABLE] = "unreadable",
+    [CKSUM_PAGE_GOOD] = "good",
+    [CKSUM_PAGE_UNUSED] = "zeroes",
+    [CKSUM_PAGE_BAD] = "damaged",
+    [CKSUM_PAGE_UNREADABLE] = "unreadable",
   };
   const struct comparing *cmp = opaque;
   char text[PATH_MAX + 160];
 
   if (r->differ)
-    snprintf (text, sizeof text, "%s: page %" PRIu64 " differs from its copy, "
-              "though both verify", cmp->c->db, r->number);
+    snprintf (text, sizeof text,
+              "%s: page %" PRIu64 " differs from its copy, "
+              "though both verify",
+              cmp->c->db, r->number);
   else
     snprintf (text, sizeof text, "%s%s: %s %" PRIu64 " is %s, its copy %s%s",
               cmp->c->db, r->wal ? "-wal" : "", r->wal ? "frame" : "page",
@@ -384,10 +394,9 @@ compare_piece (struct meta_copy *c, uint64_t first, struct comparing *cmp,
   if (cksum_mirror_pages (c->mirror, c->conn.db, &pages) == -1)
     return -1;
   if (first > pages)
-    return cksum_mirror_check_wal (c->mirror, c->conn.db, tell_difference,
-                                   cmp);
+    return cksum_mirror_check_wal (c->mirror, c->conn.db, tell_difference, cmp);
   n = pages - first + 1 < PIECE_PAGES ? (unsigned) (pages - first + 1)
-    : PIECE_PAGES;
+                                      : PIECE_PAGES;
   if (cksum_mirror_check (c->mirror, c->conn.db, first, n, tell_difference,
                           cmp) == -1)
     return -1;
@@ -415,10 +424,12 @@ tell_touched (struct meta_copy *c, bool distrusted)
 {
   nbdedup_log (distrusted ? NBDEDUP_LOG_ERROR : NBDEDUP_LOG_WARNING,
                "%s: another program wrote to it while it is in use, and it has "
-               "no second copy: %s", c->db, distrusted
-               ? "nbdedup can read only what is in memory: stop the server, "
-                 "and restore a backup"
-               : "nbdedup cannot repair pages that this has damaged");
+               "no second copy: %s",
+               c->db,
+               distrusted
+                 ? "nbdedup can read only what is in memory: stop the server, "
+                   "and restore a backup"
+                 : "nbdedup cannot repair pages that this has damaged");
 }
 
 /* Another program wrote to pool.db, or to its copy: compare and repair.  If
@@ -452,16 +463,18 @@ put_right (struct meta_copy *c)
       tell_touched (c, distrusted);
     return;
   }
-  nbdedup_log (NBDEDUP_LOG_WARNING, "%s: another program wrote to it or to its "
+  nbdedup_log (NBDEDUP_LOG_WARNING,
+               "%s: another program wrote to it or to its "
                "copy while they are in use: nbdedup compares its pages with "
-               "the copy", c->db);
+               "the copy",
+               c->db);
   /* Writes of other programs are hard to notice while we write (cksum-own.h).
    * After the first pass every page's checksum is known.  So another pass,
    * which writes nothing, shows whether there was such a write meanwhile.
    */
   do {
     repaired = p.repaired;
-    for (first = 1; (n = compare_piece (c, first, &cmp, &lost)) > 0; ) {
+    for (first = 1; (n = compare_piece (c, first, &cmp, &lost)) > 0;) {
       first += (uint64_t) n;
       if (c->thread.stop)
         return;
@@ -469,9 +482,10 @@ put_right (struct meta_copy *c)
   } while (n == 0 && !lost && p.damaged == 0 && p.repaired > repaired &&
            ++passes < PASSES_MAX);
   if (n == -1 || lost || p.damaged > 0 || p.repaired > repaired) {
-    nbdedup_log (NBDEDUP_LOG_ERROR, "%s: nbdedup could not compare all of its "
-                 "pages with the copy%s%s", c->db, n == -1 ? ": " : "",
-                 n == -1 ? nbdedup_error () : "");
+    nbdedup_log (NBDEDUP_LOG_ERROR,
+                 "%s: nbdedup could not compare all of its "
+                 "pages with the copy%s%s",
+                 c->db, n == -1 ? ": " : "", n == -1 ? nbdedup_error () : "");
     return;
   }
   {
@@ -481,9 +495,11 @@ put_right (struct meta_copy *c)
   if (r == -1)
     nbdedup_log (NBDEDUP_LOG_ERROR, "%s", nbdedup_error ());
   else if (r == 1)
-    nbdedup_log (NBDEDUP_LOG_WARNING, "%s: %" PRIu64 " pages were not as this "
+    nbdedup_log (NBDEDUP_LOG_WARNING,
+                 "%s: %" PRIu64 " pages were not as this "
                  "server had written them: nbdedup wrote them again from the "
-                 "other copy", c->db, p.repaired);
+                 "other copy",
+                 c->db, p.repaired);
 }
 
 /*----------------------------------------------------------------------
@@ -607,7 +623,7 @@ attach (struct meta_copy *c, enum meta_pair_has has)
   }
   if (has == META_PAIR_PART &&
       cksum_mirror_start (c->mirror, path, false, true) == 0)
-    c->resume = copied;         /* the thread does not run yet */
+    c->resume = copied; /* the thread does not run yet */
   return 0;
 }
 
@@ -638,7 +654,7 @@ meta_copy_new (const char *db, const struct meta_session *session, bool force)
   c->attached = r == 0;
   return c;
 
- err:
+err:
   meta_copy_free (c, false);
   return NULL;
 }
@@ -660,8 +676,7 @@ save_progress (struct meta_copy *c)
   if (cksum_mirror_sync_copy (c->mirror) == -1)
     return;
   WITH_LOCK (&c->lock);
-  if (cksum_mirror_state (c->mirror) == CKSUM_MIRROR_BUILDING &&
-      c->built > 0)
+  if (cksum_mirror_state (c->mirror) == CKSUM_MIRROR_BUILDING && c->built > 0)
     put_mark_locked (c, false, c->built);
 }
 
@@ -747,9 +762,11 @@ ends_copy (struct meta_copy *c, const char *value, bool *moves)
   if ((*moves || strcmp (value, "off") == 0) &&
       cksum_mirror_state (c->mirror) == CKSUM_MIRROR_SYNCED &&
       cksum_mirror_is_touched (c->mirror))
-    return nbdedup_fail (EBUSY, "%s: another program wrote to it, and nbdedup "
+    return nbdedup_fail (EBUSY,
+                         "%s: another program wrote to it, and nbdedup "
                          "is comparing its pages with the copy: try again "
-                         "later", c->db);
+                         "later",
+                         c->db);
   return 0;
 }
 
@@ -760,7 +777,8 @@ meta_copy_try (struct meta_copy *c, const char *value)
 
   if (ends_copy (c, value, &moves) == -1)
     return -1;
-  return value[0] != '/' || !moves ? 0
+  return value[0] != '/' || !moves
+    ? 0
     : meta_pair_may_write (c->db, value, c->mark.uuid, false);
 }
 
@@ -809,10 +827,10 @@ meta_copy_status (struct meta_copy *c, struct meta_copy_status *s)
   memset (s, 0, sizeof *s);
   cksum_mirror_get_counts (c->mirror, &s->taken, &s->repaired);
   WITH_LOCK (&c->lock);
-  s->state = !c->wanted ? META_COPY_OFF
-    : state == CKSUM_MIRROR_SYNCED ? META_COPY_CURRENT
+  s->state = !c->wanted                          ? META_COPY_OFF
+    : state == CKSUM_MIRROR_SYNCED               ? META_COPY_CURRENT
     : state == CKSUM_MIRROR_BUILDING || c->begin ? META_COPY_BUILDING
-    : META_COPY_LOST;
+                                                 : META_COPY_LOST;
   snprintf (s->path, sizeof s->path, "%s%s", c->path[0] ? c->path : c->db,
             c->path[0] ? "" : ".copy");
   s->built_pages = c->built;
@@ -830,8 +848,7 @@ meta_copy_blank (struct meta_copy *c)
 
 int
 meta_copy_compare (struct meta_copy *c,
-                   void (*fn) (void *opaque, bool repaired,
-                               const char *text),
+                   void (*fn) (void *opaque, bool repaired, const char *text),
                    int (*step) (void *opaque, uint64_t bytes), void *opaque)
 {
   struct comparing cmp = { c, fn, opaque };

@@ -10,13 +10,12 @@
 #include "meta/meta-conn.h"
 
 struct meta_cursor {
-  struct meta_conn *c;          /* not owned */
-  sqlite3_stmt *st;             /* owned */
+  struct meta_conn *c; /* not owned */
+  sqlite3_stmt *st;    /* owned */
 };
 
-static const char sql[] =
-  "SELECT leaf, seq, data FROM leaf WHERE branch = ?"
-  " AND seq BETWEEN ? AND ? ORDER BY leaf, seq";
+static const char sql[] = "SELECT leaf, seq, data FROM leaf WHERE branch = ?"
+                          " AND seq BETWEEN ? AND ? ORDER BY leaf, seq";
 
 struct meta_cursor *
 meta_leaf_cursor (struct meta_conn *c, uint64_t branch, uint64_t first,
@@ -27,14 +26,11 @@ meta_leaf_cursor (struct meta_conn *c, uint64_t branch, uint64_t first,
   if (cursor == NULL)
     return nbdedup_fail_null (ENOMEM, "no memory");
   cursor->c = c;
-  if (sqlite3_prepare_v2 (c->db, sql, sizeof sql, &cursor->st, NULL)
-      != SQLITE_OK ||
-      sqlite3_bind_int64 (cursor->st, 1, (sqlite3_int64) branch)
-      != SQLITE_OK ||
-      sqlite3_bind_int64 (cursor->st, 2, (sqlite3_int64) first)
-      != SQLITE_OK ||
-      sqlite3_bind_int64 (cursor->st, 3, (sqlite3_int64) last)
-      != SQLITE_OK) {
+  if (sqlite3_prepare_v2 (c->db, sql, sizeof sql, &cursor->st, NULL) !=
+        SQLITE_OK ||
+      sqlite3_bind_int64 (cursor->st, 1, (sqlite3_int64) branch) != SQLITE_OK ||
+      sqlite3_bind_int64 (cursor->st, 2, (sqlite3_int64) first) != SQLITE_OK ||
+      sqlite3_bind_int64 (cursor->st, 3, (sqlite3_int64) last) != SQLITE_OK) {
     meta_fail (c, "reading the map");
     meta_cursor_free (cursor);
     return NULL;

@@ -41,11 +41,12 @@ scan (struct meta_conn *c, enum meta_stmt which, uint64_t *last,
   if (which == ST_EVENT_SCAN_DOWN)
     bind_u64 (st, 1, *last);
   return SCAN (c, st, "reading the history", ({
-    const char *text = (const char *) sqlite3_column_text (st, 1);
+                 const char *text = (const char *) sqlite3_column_text (st, 1);
 
-    *last = col (st, 0);
-    text ? fn (opaque, *last, text) : meta_fail (c, "reading the history");
-  }));
+                 *last = col (st, 0);
+                 text ? fn (opaque, *last, text)
+                      : meta_fail (c, "reading the history");
+               }));
 }
 
 int
@@ -63,5 +64,6 @@ meta_event_scan (struct meta_conn *c,
   if (errno != EIO)
     return -1;
   return scan (c, ST_EVENT_SCAN_DOWN, &last, fn, opaque) == 0 || errno == EIO
-    ? 1 : -1;
+    ? 1
+    : -1;
 }

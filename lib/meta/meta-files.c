@@ -27,15 +27,15 @@
 
 struct file {
   int fd;
-  char *path;                   /* owned; for messages */
-  uint64_t bytes;               /* allocated */
-  uint64_t solid;               /* ... by us, from the start on: no holes */
+  char *path;     /* owned; for messages */
+  uint64_t bytes; /* allocated */
+  uint64_t solid; /* ... by us, from the start on: no holes */
 };
 
 struct meta_files {
   uint32_t page_bytes;
-  struct meta_copy *copy;       /* not owned */
-  struct lock lock;             /* protects everything below; innermost */
+  struct meta_copy *copy; /* not owned */
+  struct lock lock;       /* protects everything below; innermost */
   struct file db, wal;
   bool endless;
 };
@@ -63,8 +63,8 @@ open_file (struct file *file, const char *path, const char *suffix)
     file->path = NULL;
     return nbdedup_fail (ENOMEM, "no memory");
   }
-  file->fd = open_owned (file->path, O_RDWR | O_CLOEXEC | O_NOFOLLOW |
-                         O_NONBLOCK, 0600);
+  file->fd = open_owned (file->path,
+                         O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
   if (file->fd == -1 || fstat (file->fd, &st) == -1)
     return nbdedup_fail (errno == ELOOP ? EIO : errno, "%s: %s", file->path,
                          strerror (errno));
@@ -135,8 +135,9 @@ meta_files_wal_pages (struct meta_files *f)
   WITH_LOCK (&f->lock);
   if (f->endless)
     return ENDLESS;
-  return f->wal.bytes < WAL_HEADER_BYTES ? 0 :
-    (f->wal.bytes - WAL_HEADER_BYTES) / frame_bytes (f);
+  return f->wal.bytes < WAL_HEADER_BYTES
+    ? 0
+    : (f->wal.bytes - WAL_HEADER_BYTES) / frame_bytes (f);
 }
 
 static void
@@ -183,12 +184,13 @@ allocate_locked (struct meta_files *f, struct file *file, uint64_t bytes)
     /* A part may have been allocated. */
     count_bytes (file);
     errno = err;
-    return nbdedup_fail (ENOSPC, "%s: no room for metadata: %s: free some "
-                         "space on its file system", file->path,
-                         strerror (errno));
+    return nbdedup_fail (ENOSPC,
+                         "%s: no room for metadata: %s: free some "
+                         "space on its file system",
+                         file->path, strerror (errno));
   }
-  return nbdedup_fail (EIO, "%s: allocating %" PRIu64 " bytes: %s",
-                       file->path, bytes, strerror (errno));
+  return nbdedup_fail (EIO, "%s: allocating %" PRIu64 " bytes: %s", file->path,
+                       bytes, strerror (errno));
 }
 
 int
@@ -198,9 +200,10 @@ meta_files_allocate (struct meta_files *f, uint64_t db_pages,
   WITH_LOCK (&f->lock);
   if (allocate_locked (f, &f->db, db_pages * f->page_bytes) == -1)
     return -1;
-  return wal_pages == 0 ? 0 :
-    allocate_locked (f, &f->wal,
-                     WAL_HEADER_BYTES + wal_pages * frame_bytes (f));
+  return wal_pages == 0
+    ? 0
+    : allocate_locked (f, &f->wal,
+                       WAL_HEADER_BYTES + wal_pages * frame_bytes (f));
 }
 
 static void
@@ -230,6 +233,6 @@ meta_files_trim (struct meta_files *f, uint64_t db_pages, uint64_t wal_pages)
   WITH_LOCK (&f->lock);
   trim_locked (f, &f->db, db_pages * f->page_bytes);
   if (full_datasync (f->wal.fd) == -1)
-    return;                     /* the next commit fails too */
+    return; /* the next commit fails too */
   trim_locked (f, &f->wal, WAL_HEADER_BYTES + wal_pages * frame_bytes (f));
 }

@@ -41,7 +41,7 @@ extern int meta_files_allocate (struct meta_files *f, uint64_t db_pages,
  * loss of power, frames that were checkpointed long ago could be a log again,
  * without the last of them.
  */
-extern void meta_files_trim (struct meta_files *f, uint64_t db_pages,
-                             uint64_t wal_pages);
+extern void
+meta_files_trim (struct meta_files *f, uint64_t db_pages, uint64_t wal_pages);
 
 #endif /* NBDEDUP_META_FILES_H */

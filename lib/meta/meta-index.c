@@ -44,8 +44,7 @@ take_entries (sqlite3_stmt *st, struct blob *b)
 
 /* Key and data of the row that a statement has found. */
 static int
-take_row (struct meta_conn *c, sqlite3_stmt *st, uint64_t *low,
-          struct blob *b)
+take_row (struct meta_conn *c, sqlite3_stmt *st, uint64_t *low, struct blob *b)
 {
   int r = step_one (c, st, reading);
 
@@ -56,8 +55,10 @@ take_row (struct meta_conn *c, sqlite3_stmt *st, uint64_t *low,
   if (take_entries (st, b) == -1)
     return -1;
   if (b->len % INDEX_ENTRY_LEN != 0)
-    return nbdedup_fail (EIO, "pool.db: a row of the hash index has "
-                         "%zu bytes", b->len);
+    return nbdedup_fail (EIO,
+                         "pool.db: a row of the hash index has "
+                         "%zu bytes",
+                         b->len);
   return 1;
 }
 
@@ -100,7 +101,7 @@ meta_index_runs (struct meta_conn *c, struct index_runs *runs)
       return -1;
     if (r == 1) {
       run = (unsigned) (col (st, 0) >> INDEX_RUN_SHIFT);
-      assert (run < INDEX_RUNS);        /* keys are not negative */
+      assert (run < INDEX_RUNS); /* keys are not negative */
       index_runs_add (runs, run++);
     }
     sqlite3_reset (st);
@@ -165,7 +166,8 @@ meta_index_delete (struct meta_conn *c, unsigned run, uint64_t low)
 int
 meta_index_delete_before (struct meta_conn *c, unsigned run, uint64_t end)
 {
-  return key_of (run, end) == key_of (run, 0) ? 0
+  return key_of (run, end) == key_of (run, 0)
+    ? 0
     : delete_keys (c, key_of (run, 0), key_of (run, end) - 1);
 }
 
@@ -236,7 +238,8 @@ lend_row (sqlite3_stmt *st, struct blob *b,
 {
   const uint64_t key = col (st, 0);
 
-  return take_entries (st, b) == -1 ? -1
+  return take_entries (st, b) == -1
+    ? -1
     : fn (opaque, (unsigned) (key >> INDEX_RUN_SHIFT), low_of (key), b->p,
           b->len);
 }
@@ -259,15 +262,15 @@ meta_index_scan (struct meta_conn *c,
 
 struct run_cursor {
   unsigned run;
-  uint64_t low;                 /* of the row */
+  uint64_t low; /* of the row */
   struct blob row;
-  size_t off;                   /* behind 'e' */
-  struct index_entry e;         /* the next one; valid unless 'ended' */
+  size_t off;           /* behind 'e' */
+  struct index_entry e; /* the next one; valid unless 'ended' */
   bool ended;
 };
 
 struct index_cursor {
-  struct meta_conn *c;          /* not owned */
+  struct meta_conn *c; /* not owned */
   unsigned nr;
   struct run_cursor runs[INDEX_RUNS];
   /* Those that have not ended: a binary heap, the lowest entry first. */
@@ -283,7 +286,8 @@ advance (struct index_cursor *cu, struct run_cursor *rc)
 
   while (rc->off == rc->row.len) {
     rc->off = 0;
-    r = low_of (key_of (0, UINT64_MAX)) == rc->low ? 0
+    r = low_of (key_of (0, UINT64_MAX)) == rc->low
+      ? 0
       : meta_index_from (cu->c, rc->run, rc->low + INDEX_KEY_STEP, &rc->low,
                          &rc->row);
     if (r != 1)
@@ -346,7 +350,7 @@ make_heap (struct index_cursor *cu)
   for (i = 0; i < cu->nr; ++i)
     if (!cu->runs[i].ended)
       cu->heap[cu->nr_left++] = &cu->runs[i];
-  for (i = cu->nr_left / 2; i-- > 0; )
+  for (i = cu->nr_left / 2; i-- > 0;)
     sift_down (cu, i);
 }
 

@@ -72,16 +72,16 @@ extern int meta_index_get (struct meta_conn *c, unsigned run, uint64_t prefix,
 /* The run's first row whose '*low' is at least 'prefix' without the bits that
  * a key lacks: 1, 0: there is none, -1.
  */
-extern int meta_index_from (struct meta_conn *c, unsigned run,
-                            uint64_t prefix, uint64_t *low, struct blob *b);
+extern int meta_index_from (struct meta_conn *c, unsigned run, uint64_t prefix,
+                            uint64_t *low, struct blob *b);
 /* Where the row's entries from 'prefix' on begin, its length if none does. */
 extern size_t meta_index_find (const struct blob *row, uint64_t prefix);
 extern int meta_index_put (struct meta_conn *c, unsigned run, uint64_t low,
                            const uint8_t *buf, size_t len);
 extern int meta_index_delete (struct meta_conn *c, unsigned run, uint64_t low);
 /* Delete the run's rows whose 'low' is less than 'end', or all. */
-extern int meta_index_delete_before (struct meta_conn *c, unsigned run,
-                                     uint64_t end);
+extern int
+meta_index_delete_before (struct meta_conn *c, unsigned run, uint64_t end);
 extern int meta_index_delete_run (struct meta_conn *c, unsigned run);
 
 /* How many more runs add the entry with this prefix and address than remove it.
@@ -91,9 +91,8 @@ extern int meta_index_sum (struct meta_conn *c, const struct index_runs *runs,
 
 /* All rows, run by run. */
 extern int meta_index_scan (struct meta_conn *c,
-                            int (*fn) (void *opaque, unsigned run,
-                                       uint64_t low, const uint8_t *buf,
-                                       size_t len),
+                            int (*fn) (void *opaque, unsigned run, uint64_t low,
+                                       const uint8_t *buf, size_t len),
                             void *opaque);
 
 /*----------------------------------------------------------------------
@@ -116,8 +115,8 @@ extern void meta_index_cursor_free (struct index_cursor *cursor);
 extern int meta_index_cursor_next (struct index_cursor *cursor,
                                    struct index_entry *e, int *sum);
 /* The prefix at which the cursor goes on: 1, or 0: the end. */
-extern int meta_index_cursor_at (const struct index_cursor *cursor,
-                                 uint64_t *prefix);
+extern int
+meta_index_cursor_at (const struct index_cursor *cursor, uint64_t *prefix);
 /* The entries that are left of the run's current row, packed; returns their
  * bytes, 0 if the run has ended.  '*low' is the row's.
  */

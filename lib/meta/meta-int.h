@@ -24,38 +24,38 @@
 #define META_CHECKPOINT_PAGES_MIN 1024
 
 struct meta {
-  char *path;                   /* owned */
+  char *path; /* owned */
   struct meta_conn writer;
   struct meta_conn readers[NR_READERS];
-  struct meta_conn checkpointer;        /* the thread's own */
-  struct background thread;     /* wakes up to copy enough pages */
-  bool opened;                  /* the pool was not refused */
-  bool readonly;                /* constant */
-  struct meta_copy *copy;       /* owned; constant; NULL if read-only */
-  struct cksum_shared *prepared;        /* owned; NULL unless read-only */
-  struct meta_files *files;     /* owned */
-  _Atomic uint64_t used_pages;  /* after the last commit, without the free
+  struct meta_conn checkpointer; /* the thread's own */
+  struct background thread;      /* wakes up to copy enough pages */
+  bool opened;                   /* the pool was not refused */
+  bool readonly;                 /* constant */
+  struct meta_copy *copy;        /* owned; constant; NULL if read-only */
+  struct cksum_shared *prepared; /* owned; NULL unless read-only */
+  struct meta_files *files;      /* owned */
+  _Atomic uint64_t used_pages;   /* after the last commit, without the free
                                  * pages of pool.db */
-  _Atomic uint64_t all_pages;   /* with the free ones */
-  uint64_t kept_pages, kept_wal_pages;  /* while closed; the writer's */
+  _Atomic uint64_t all_pages;    /* with the free ones */
+  uint64_t kept_pages, kept_wal_pages; /* while closed; the writer's */
 
   /* Held while copying from the WAL; acquired before 'lock'. */
   struct lock copying;
 
-  struct lock lock;             /* protects everything below */
-  pthread_cond_t reader_free;   /* nr_free > 0 and !hold_readers */
-  pthread_cond_t all_free;      /* nr_free == NR_READERS */
+  struct lock lock;           /* protects everything below */
+  pthread_cond_t reader_free; /* nr_free > 0 and !hold_readers */
+  pthread_cond_t all_free;    /* nr_free == NR_READERS */
   struct meta_conn *free[NR_READERS];
   unsigned nr_free;
-  unsigned nr_frozen;           /* readers of meta_frozen_open */
-  pthread_cond_t none_frozen;   /* nr_frozen == 0 */
-  uint64_t give_way_bytes;      /* not 0: frozen readers must close, because
+  unsigned nr_frozen;         /* readers of meta_frozen_open */
+  pthread_cond_t none_frozen; /* nr_frozen == 0 */
+  uint64_t give_way_bytes;    /* not 0: frozen readers must close, because
                                  * the WAL has so many bytes */
-  int wal_pages;                /* in the WAL, after the last commit */
-  int copied_pages;             /* of them, by checkpoints */
-  int checkpoint_pages;         /* not copied: then the thread copies them */
-  unsigned wal_begun;           /* how often the WAL was restarted */
-  bool hold_readers;            /* meta_reader_get waits */
+  int wal_pages;              /* in the WAL, after the last commit */
+  int copied_pages;           /* of them, by checkpoints */
+  int checkpoint_pages;       /* not copied: then the thread copies them */
+  unsigned wal_begun;         /* how often the WAL was restarted */
+  bool hold_readers;          /* meta_reader_get waits */
 };
 
 /* True whenever the lock is not held. */
@@ -64,13 +64,12 @@ DEFINE_WITH_CONSISTENT (meta)
 
 /* The thread that checkpoints, and SQLite's hook that wakes it. */
 extern void *meta_checkpoint_thread (void *meta);
-extern int meta_wal_hook (void *meta, sqlite3 *db, const char *name,
-                          int pages);
+extern int meta_wal_hook (void *meta, sqlite3 *db, const char *name, int pages);
 
 /* Count the pages as of the last commit. */
 extern int meta_count_pages (struct meta *m);
 /* Never cut off pages of pool.db, also not free ones. */
-extern void meta_trim_files (struct meta *m, uint64_t db_pages,
-                             uint64_t wal_pages);
+extern void
+meta_trim_files (struct meta *m, uint64_t db_pages, uint64_t wal_pages);
 
 #endif /* NBDEDUP_META_INT_H */

@@ -26,9 +26,10 @@
 #define CKSUM_OFFSET (BLOCK - 8)
 
 enum {
-  STATE_CURRENT = 1, STATE_OLD,
-  STATE_ONLY,                   /* current, and pool.db is distrusted */
-  STATE_NONE                    /* neither file can be trusted */
+  STATE_CURRENT = 1,
+  STATE_OLD,
+  STATE_ONLY, /* current, and pool.db is distrusted */
+  STATE_NONE  /* neither file can be trusted */
 };
 
 static void
@@ -40,9 +41,10 @@ pack (const struct meta_mark *mark, uint8_t *block)
   memset (block, 0, BLOCK);
   memcpy (block, MAGIC, 8);
   put_le32 (block + 8, MARK_VERSION);
-  put_le32 (block + 12, mark->distrusted
-            ? mark->current ? STATE_ONLY : STATE_NONE
-            : mark->current ? STATE_CURRENT : STATE_OLD);
+  put_le32 (block + 12,
+            mark->distrusted  ? mark->current ? STATE_ONLY : STATE_NONE
+              : mark->current ? STATE_CURRENT
+                              : STATE_OLD);
   memcpy (block + 16, mark->uuid, UUID_LEN);
   put_le64 (block + 32, mark->copied);
   put_le32 (block + 40, (uint32_t) len);
@@ -71,8 +73,8 @@ unpack (const uint8_t *block, struct meta_mark *mark)
 int
 meta_mark_read (const char *file, struct meta_mark *mark)
 {
-  CLEANUP_CLOSE int fd = open (file, O_RDONLY | O_CLOEXEC | O_NOFOLLOW |
-                               O_NONBLOCK);
+  CLEANUP_CLOSE int fd = open (file,
+                               O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
   uint8_t block[BLOCK];
   struct meta_mark m;
   unsigned i, valid = 0;
@@ -96,8 +98,8 @@ meta_mark_read (const char *file, struct meta_mark *mark)
 int
 meta_mark_write (const char *file, const struct meta_mark *mark)
 {
-  CLEANUP_CLOSE int fd = open_owned (file, O_RDWR | O_CLOEXEC | O_NOFOLLOW |
-                                     O_NONBLOCK, 0600);
+  CLEANUP_CLOSE int fd =
+    open_owned (file, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
   uint8_t block[BLOCK];
   struct stat st;
   unsigned i;

@@ -38,7 +38,7 @@ struct meta_mark {
   bool current, distrusted;
   uint8_t uuid[UUID_LEN];
   uint64_t copied;
-  char path[META_MARK_PATH_MAX + 1];    /* "": the default */
+  char path[META_MARK_PATH_MAX + 1]; /* "": the default */
 };
 
 /* 1; 0: there is no valid mark; never fails. */

@@ -50,7 +50,7 @@
 
 static const struct mended_table {
   const char *name;
-  bool index;                   /* the kind of its b-tree */
+  bool index; /* the kind of its b-tree */
   const char *root, *delete, *check;
 } tables[] = {
 /* clang-format off */
@@ -58,7 +58,7 @@ static const struct mended_table {
   { name, index,                                                \
     "SELECT rootpage FROM sqlite_schema WHERE name = '" name "'", \
     "DELETE FROM " name " WHERE " key, "PRAGMA quick_check (" name ")" }
-/* clang-format on */
+  /* clang-format on */
   [META_MEND_LEAF] = TABLE ("leaf", true,
                             "branch = ? AND leaf = ? AND seq = ?"),
   [META_MEND_RECORD] = TABLE ("record", false, "rowid = ?"),
@@ -71,29 +71,29 @@ static const struct mended_table {
 struct lost {
   uint32_t number;
   unsigned depth;
-  bool overflow;                /* it holds data of a row: ... */
-  struct leaf_key key;          /* ... the row's key */
-  uint32_t nr_behind;           /* ... overflow pages that follow it */
+  bool overflow;       /* it holds data of a row: ... */
+  struct leaf_key key; /* ... the row's key */
+  uint32_t nr_behind;  /* ... overflow pages that follow it */
   struct meta_lost_range range;
 };
 
 struct mend {
   struct meta *m;
-  struct meta_conn *c;          /* the writer */
+  struct meta_conn *c; /* the writer */
   const struct meta_mend_ops *ops;
   const struct mended_table *table;
   uint32_t nr_pages, root;
-  uint8_t *seen;                /* owned; a bit for each page */
-  unsigned bottom;              /* depth of the lowest pages; 0: not known */
-  struct lost *lost;            /* owned */
+  uint8_t *seen;     /* owned; a bit for each page */
+  unsigned bottom;   /* depth of the lowest pages; 0: not known */
+  struct lost *lost; /* owned */
   size_t nr_lost;
-  uint32_t *orphans;            /* owned */
+  uint32_t *orphans; /* owned */
   size_t nr_orphans;
-  size_t nr_spare;              /* orphans that no tree needs */
-  bool with_orphans;            /* find and use them */
+  size_t nr_spare;   /* orphans that no tree needs */
+  bool with_orphans; /* find and use them */
 
-  struct cksum_graft graft;     /* owned */
-  struct leaf_key *rows;        /* owned; of the graft, to be deleted */
+  struct cksum_graft graft; /* owned */
+  struct leaf_key *rows;    /* owned; of the graft, to be deleted */
   size_t nr_rows;
 };
 
@@ -107,8 +107,10 @@ mark (struct mend *md, uint32_t number)
   uint8_t *p = &md->seen[number / 8], bit = (uint8_t) (1u << number % 8);
 
   if (number == 0 || number > md->nr_pages || *p & bit)
-    return nbdedup_fail (EIO, "pool.db: page %" PRIu32 " is used twice, or "
-                         "does not exist", number);
+    return nbdedup_fail (EIO,
+                         "pool.db: page %" PRIu32 " is used twice, or "
+                         "does not exist",
+                         number);
   *p |= bit;
   return 0;
 }
@@ -124,7 +126,9 @@ read_whole (struct mend *md, uint32_t number, uint8_t *buf)
   if (mark (md, number) == -1)
     return -1;
   r = cksum_page_probe (md->c->db, number, buf);
-  return r == 1 ? 0 : r == -1 ? -1
+  return r == 1 ? 0
+    : r == -1
+    ? -1
     : nbdedup_fail (EIO, "pool.db: page %" PRIu32 " is lost as well", number);
 }
 
@@ -162,7 +166,7 @@ mark_tree (struct mend *md, uint32_t number, unsigned depth)
         (page.interior && mark_tree (md, cell.child, depth + 1) == -1))
       return -1;
   return page.interior ? mark_tree (md, btree_right_child (&page), depth + 1)
-    : 0;
+                       : 0;
 }
 
 static int
@@ -195,7 +199,8 @@ note_lost (struct mend *md, uint32_t number, unsigned depth,
   if (l == NULL)
     return NULL;
   *l = (struct lost) {
-    .number = number, .depth = depth,
+    .number = number,
+    .depth = depth,
     .range = { .has_low = low != NULL, .has_high = high != NULL },
   };
   if (low)
@@ -226,9 +231,9 @@ walk_overflow (struct mend *md, const struct btree_cell *cell,
       continue;
     low.seq--;
     high.seq++;
-    l = r == -1 ? NULL : note_lost (md, number, depth,
-                                    key->seq > 0 ? &low : NULL,
-                                    high.seq > 0 ? &high : NULL);
+    l = r == -1 ? NULL
+                : note_lost (md, number, depth, key->seq > 0 ? &low : NULL,
+                             high.seq > 0 ? &high : NULL);
     if (l == NULL)
       return -1;
     l->overflow = true;
@@ -250,8 +255,10 @@ walk_row (struct mend *md, const struct btree_page *page,
   if (btree_leaf_row (cell, key, &data, &len) == -1 ||
       (low && leaf_key_compare (low, key) >= 0) ||
       (high && leaf_key_compare (key, high) >= 0))
-    return nbdedup_fail (EIO, "pool.db: page %" PRIu32 " of the maps is not "
-                         "valid", page->number);
+    return nbdedup_fail (EIO,
+                         "pool.db: page %" PRIu32 " of the maps is not "
+                         "valid",
+                         page->number);
   return md->ops->row (md->ops->opaque, key, data, len);
 }
 
@@ -268,14 +275,17 @@ walk_cell (struct mend *md, const struct btree_page *page, unsigned depth,
 
   if (md->table->index)
     return walk_row (md, page, cell, key, low, high) == -1 ? -1
-      : page->interior ? walk (md, cell->child, depth + 1, low, key) : 0;
+      : page->interior ? walk (md, cell->child, depth + 1, low, key)
+                       : 0;
   *key = (struct leaf_key) { 0, 0, btree_rowid (cell->rowid) };
   if ((low && leaf_key_compare (low, key) >= 0) ||
       (high && leaf_key_compare (key, high) >= 0))
-    return nbdedup_fail (EIO, "pool.db: the keys of page %" PRIu32 " are out "
-                         "of order", page->number);
-  return page->interior ? walk (md, cell->child, depth + 1, low,
-                                end.seq > 0 ? &end : NULL)
+    return nbdedup_fail (EIO,
+                         "pool.db: the keys of page %" PRIu32 " are out "
+                         "of order",
+                         page->number);
+  return page->interior
+    ? walk (md, cell->child, depth + 1, low, end.seq > 0 ? &end : NULL)
     : walk_overflow (md, cell, key, depth);
 }
 
@@ -297,14 +307,15 @@ walk (struct mend *md, uint32_t number, unsigned depth,
     return -1;
   r = cksum_page_probe (md->c->db, number, buf);
   if (r != 1)
-    return r == -1 || note_lost (md, number, depth, low, high) == NULL ? -1
-      : 0;
+    return r == -1 || note_lost (md, number, depth, low, high) == NULL ? -1 : 0;
   if (btree_page_open (buf, number, &page) == -1)
     return -1;
   if (page.index != md->table->index || (page.nr_cells == 0 && depth > 1) ||
       (!page.interior && md->bottom != 0 && md->bottom != depth))
-    return nbdedup_fail (EIO, "pool.db: page %" PRIu32 " does not belong to "
-                         "table %s", number, md->table->name);
+    return nbdedup_fail (EIO,
+                         "pool.db: page %" PRIu32 " does not belong to "
+                         "table %s",
+                         number, md->table->name);
   if (!page.interior)
     md->bottom = depth;
   for (i = 0; i < page.nr_cells; ++i) {
@@ -313,8 +324,9 @@ walk (struct mend *md, uint32_t number, unsigned depth,
       return -1;
     low = &keys[i % 2];
   }
-  return page.interior ? walk (md, btree_right_child (&page), depth + 1, low,
-                               high) : 0;
+  return page.interior
+    ? walk (md, btree_right_child (&page), depth + 1, low, high)
+    : 0;
 }
 
 static int
@@ -324,8 +336,10 @@ mark_others (struct mend *md)
   uint32_t root;
   int r = 0, rc = SQLITE_DONE;
 
-  if (sqlite3_prepare_v2 (md->c->db, "SELECT rootpage FROM sqlite_schema "
-                          "WHERE rootpage > 0", -1, &st, NULL) != SQLITE_OK)
+  if (sqlite3_prepare_v2 (md->c->db,
+                          "SELECT rootpage FROM sqlite_schema "
+                          "WHERE rootpage > 0",
+                          -1, &st, NULL) != SQLITE_OK)
     return meta_fail (md->c, "preparing to repair");
   while (r == 0 && (rc = sqlite3_step (st)) == SQLITE_ROW) {
     root = (uint32_t) sqlite3_column_int64 (st, 0);
@@ -384,8 +398,7 @@ height_of (const struct mend *md, const struct lost *l)
 static size_t
 pages_of (const struct mend *md, const struct lost *l)
 {
-  return l->overflow ? l->nr_behind
-    : ((size_t) 2 << height_of (md, l)) - 2;
+  return l->overflow ? l->nr_behind : ((size_t) 2 << height_of (md, l)) - 2;
 }
 
 /* 1; 0: an older pool does not have the table; -1. */
@@ -433,10 +446,10 @@ find (struct mend *md)
       md->bottom = md->lost[i].depth;
   for (i = 0; i < md->nr_lost; ++i)
     md->with_orphans |= pages_of (md, &md->lost[i]) > 0;
-  return md->nr_lost == 0 ? 0
-    : md->with_orphans ? find_orphans (md, btree_number (first, 8))
-    : unknown || !md->table->index
-    ? find_leaked (md, btree_number (first, 8)) : 0;
+  return md->nr_lost == 0          ? 0
+    : md->with_orphans             ? find_orphans (md, btree_number (first, 8))
+    : unknown || !md->table->index ? find_leaked (md, btree_number (first, 8))
+                                   : 0;
 }
 
 /*----------------------------------------------------------------------
@@ -453,7 +466,7 @@ add_image (struct mend *md, uint32_t number)
     return NULL;
   *p = (struct cksum_graft_page) { number, malloc (META_PAGE_BYTES) };
   return p->image ? p->image
-    : nbdedup_fail_null (ENOMEM, "no memory to repair");
+                  : nbdedup_fail_null (ENOMEM, "no memory to repair");
 }
 
 static uint8_t *
@@ -474,8 +487,10 @@ add_row (struct mend *md, const struct lost *l, struct leaf_key *last)
 
   last->seq++;
   if (l->range.has_high && leaf_key_compare (last, &l->range.high) >= 0)
-    return nbdedup_fail_null (EIO, "pool.db: page %" PRIu32 " is lost, but no "
-                              "row can belong to it", l->number);
+    return nbdedup_fail_null (EIO,
+                              "pool.db: page %" PRIu32 " is lost, but no "
+                              "row can belong to it",
+                              l->number);
   key = array_add (&md->rows, &md->nr_rows, sizeof *key);
   if (key)
     *key = *last;
@@ -511,7 +526,8 @@ graft_row (struct mend *md, const struct lost *l, struct leaf_key *last,
            uint32_t left, uint8_t *page)
 {
   uint32_t nr = md->nr_spare < OVERFLOW_MAX ? (uint32_t) md->nr_spare
-    : OVERFLOW_MAX, first;
+                                            : OVERFLOW_MAX,
+           first;
   const struct leaf_key *key = add_row (md, l, last);
 
   if (key == NULL || graft_data (md, nr, &first) == -1)
@@ -596,7 +612,8 @@ make_graft (struct mend *md)
   for (i = 0; i < md->nr_lost; ++i)
     need += pages_of (md, &md->lost[i]);
   if (md->nr_orphans < need)
-    return nbdedup_fail (EIO, "pool.db: the repair cannot find the pages below "
+    return nbdedup_fail (EIO,
+                         "pool.db: the repair cannot find the pages below "
                          "a lost page");
   md->nr_spare = md->nr_orphans - need;
   for (i = 0; i < md->nr_lost; ++i) {
@@ -605,7 +622,7 @@ make_graft (struct mend *md)
         return -1;
       continue;
     }
-    last = md->lost[i].range.low;       /* zero if there is none */
+    last = md->lost[i].range.low; /* zero if there is none */
     if (graft_tree (md, &md->lost[i], md->lost[i].number,
                     height_of (md, &md->lost[i]), &last) == -1)
       return -1;
@@ -633,13 +650,16 @@ check_tables (struct mend *md)
   const char *text = NULL;
   int r;
 
-  if (sqlite3_prepare_v2 (md->c->db, md->with_orphans ? "PRAGMA quick_check"
-                          : md->table->check, -1, &st, NULL) != SQLITE_OK)
+  if (sqlite3_prepare_v2 (md->c->db,
+                          md->with_orphans ? "PRAGMA quick_check"
+                                           : md->table->check,
+                          -1, &st, NULL) != SQLITE_OK)
     return meta_fail (md->c, "checking the repair");
   if (sqlite3_step (st) == SQLITE_ROW)
     text = (const char *) sqlite3_column_text (st, 0);
   r = text == NULL ? meta_fail (md->c, "checking the repair")
-    : strcmp (text, "ok") == 0 ? 0
+    : strcmp (text, "ok") == 0
+    ? 0
     : nbdedup_fail (EIO, "pool.db: the repair failed: %s", text);
   sqlite3_finalize (st);
   return r;
@@ -658,8 +678,9 @@ delete_rows (struct mend *md)
     return meta_fail (md->c, "repairing");
   for (i = 0; i < md->nr_rows && rc == SQLITE_DONE; ++i) {
     key = &md->rows[i];
-    sqlite3_bind_int64 (st, 1, (int64_t) (md->table->index ? key->branch
-                                          : btree_rowid (key->seq)));
+    sqlite3_bind_int64 (st, 1,
+                        (int64_t) (md->table->index ? key->branch
+                                                    : btree_rowid (key->seq)));
     if (md->table->index) {
       sqlite3_bind_int64 (st, 2, (int64_t) key->leaf);
       sqlite3_bind_int64 (st, 3, (int64_t) key->seq);
@@ -755,11 +776,15 @@ meta_mend (struct meta *m, const struct meta_mend_ops *ops,
            const struct meta_state *state)
 {
   struct mend md = {
-    .m = m, .c = meta_writer (m), .ops = ops, .table = &tables[ops->table],
+    .m = m,
+    .c = meta_writer (m),
+    .ops = ops,
+    .table = &tables[ops->table],
   };
   int r, err;
 
-  r = empty_wal (&md) ? find (&md)
+  r = empty_wal (&md)
+    ? find (&md)
     : nbdedup_fail (EBUSY, "pool.db: a reader still uses its WAL: try again");
   if (r == 0 && md.nr_lost > 0) {
     r = make_graft (&md);

@@ -20,7 +20,10 @@ struct meta_lost_range {
 enum meta_mend_table {
   META_MEND_LEAF,
   /* With an integer key: */
-  META_MEND_RECORD, META_MEND_COUNT, META_MEND_SEGMENT, META_MEND_INDEX,
+  META_MEND_RECORD,
+  META_MEND_COUNT,
+  META_MEND_SEGMENT,
+  META_MEND_INDEX,
 };
 
 struct meta_mend_ops {

@@ -20,7 +20,7 @@ free_bytes (struct meta *m)
   struct statvfs fs;
 
   return statvfs (m->path, &fs) == -1 ? UINT64_MAX
-    : (uint64_t) fs.f_bavail * fs.f_frsize;
+                                      : (uint64_t) fs.f_bavail * fs.f_frsize;
 }
 
 int
@@ -46,8 +46,8 @@ meta_committed (struct meta *m)
 void
 meta_trim_files (struct meta *m, uint64_t db_pages, uint64_t wal_pages)
 {
-  meta_files_trim (m->files, db_pages > m->all_pages ? db_pages
-                   : m->all_pages, wal_pages);
+  meta_files_trim (m->files, db_pages > m->all_pages ? db_pages : m->all_pages,
+                   wal_pages);
 }
 
 /* Count the pages of the files now. */

@@ -38,8 +38,11 @@ choose_side (const struct pair *p, const struct choice *c, int *stand_in)
   /* Only the WAL has page 1. */
   if (!can[FIRST] && !can[SECOND])
     can[c->side] = true;
-  side = can[FIRST] && (has_whole_wal (p, FIRST, c) || !can[SECOND] ||
-                        !has_whole_wal (p, SECOND, c)) ? FIRST : SECOND;
+  side = can[FIRST] &&
+      (has_whole_wal (p, FIRST, c) || !can[SECOND] ||
+       !has_whole_wal (p, SECOND, c))
+    ? FIRST
+    : SECOND;
   *stand_in = has[!side] ? !side : -1;
   return side;
 }
@@ -88,7 +91,7 @@ decide_readonly (struct pair *p, const struct meta_mark *mark, bool force,
   if (choice->without_wal && !pair_may_do_without_wal (p, &c))
     return force ? 0 : pair_fail_other_time (ESTALE, first->wal);
   if (c.side == -1)
-    return 0;                   /* opening pool.db reports the error */
+    return 0; /* opening pool.db reports the error */
   *side = choose_side (p, &c, stand_in);
   if (has_whole_wal (p, *side, &c))
     return 0;

@@ -90,8 +90,7 @@ begins_like_database (int fd)
 {
   char magic[sizeof CKSUM_DB_MAGIC];
 
-  return fd != -1 &&
-    full_pread (fd, magic, sizeof magic, 0) == sizeof magic &&
+  return fd != -1 && full_pread (fd, magic, sizeof magic, 0) == sizeof magic &&
     memcmp (magic, CKSUM_DB_MAGIC, sizeof magic) == 0;
 }
 
@@ -248,24 +247,24 @@ is_of_this_pool (const struct pair *p, int i, const struct meta_stamp *stamp)
 {
   const struct side *other = &p->sides[!i];
 
-  return p->has_copy && other->state ? same_pool (stamp, &other->stamp) :
-    memcmp (stamp->uuid, p->session->uuid, UUID_LEN) == 0;
+  return p->has_copy && other->state
+    ? same_pool (stamp, &other->stamp)
+    : memcmp (stamp->uuid, p->session->uuid, UUID_LEN) == 0;
 }
 
 static bool
 fits_log (const struct pair *p, int i, const struct log *log)
 {
   const struct side *s = &p->sides[i];
-  const struct meta_stamp *stamp =
-    s->state ? &s->stamp : &p->sides[!i].stamp;
+  const struct meta_stamp *stamp = s->state ? &s->stamp : &p->sides[!i].stamp;
 
   /* The database's moment is unknown.  Accept it: to be of another moment than
    * the WAL, it would have suffered two faults.
    */
   if (!s->state && !lacks_one_page (p, i))
     return is_of_this_pool (p, i, &log->last);
-  return same_pool (stamp, &log->last) &&
-    log->first.fold <= stamp->fold + 1 && stamp->fold <= log->last.fold;
+  return same_pool (stamp, &log->last) && log->first.fold <= stamp->fold + 1 &&
+    stamp->fold <= log->last.fold;
 }
 
 /* True if the database of side i and log k (-1: none) belong together; c->end
@@ -280,14 +279,13 @@ belong_together (const struct pair *p, int i, int k, struct choice *c)
   *c = (struct choice) { .side = i, .log = k };
   c->end = s->state ? s->stamp : p->sides[!i].stamp;
   if (k == -1)
-    return is_usable (p, i) &&
-      (!s->header || s->size / PAGE_BYTES >= s->pages);
+    return is_usable (p, i) && (!s->header || s->size / PAGE_BYTES >= s->pages);
   log = &p->logs[k];
   if (!log->there || !(is_usable (p, i) || is_torn (p, i, k)))
     return false;
   if (!is_usable (p, i))
     c->nr_torn = !s->header + !s->state;
-  if (!log->stamped)            /* another program's commit */
+  if (!log->stamped) /* another program's commit */
     return true;
   c->end = log->last;
   return fits_log (p, i, log);
@@ -399,12 +397,12 @@ write_wal (struct pair *p, int i, int k)
   p->fds[i] = s->wal_fd;
   if (cksum_chain_repair (p->fds, (unsigned) i, chain) == -1)
     return fail_file (s->wal);
- done:
+done:
   /* It is normal that a crash leaves the last commit in one WAL only. */
   nbdedup_log (i == FIRST ? NBDEDUP_LOG_WARNING : NBDEDUP_LOG_INFO,
                "%s: %" PRIu64 " of %" PRIu64 " pages were damaged or missing: "
-               "nbdedup took them from the other copy", s->wal, chain->bad[i],
-               chain->nr_frames);
+               "nbdedup took them from the other copy",
+               s->wal, chain->bad[i], chain->nr_frames);
   return 0;
 }
 
@@ -414,9 +412,10 @@ drop_wal (struct side *s)
 {
   if (s->wal_fd == -1)
     return 0;
-  nbdedup_log (NBDEDUP_LOG_WARNING, "%s: from another time than pool.db: "
-               "nbdedup does not use it, and renames it %s.damaged", s->wal,
-               s->wal);
+  nbdedup_log (NBDEDUP_LOG_WARNING,
+               "%s: from another time than pool.db: "
+               "nbdedup does not use it, and renames it %s.damaged",
+               s->wal, s->wal);
   return set_aside (s->wal);
 }
 
@@ -433,12 +432,14 @@ write_first_pages (const struct pair *p, int i)
   if (!lacks_one_page (p, i))
     return 0;
   if (!cksum_chain_db_page (other->db_fd, PAGE_BYTES, number, page) ||
-      full_pwrite (s->db_fd, page, PAGE_BYTES,
-                   (number - 1) * PAGE_BYTES) == -1 ||
+      full_pwrite (s->db_fd, page, PAGE_BYTES, (number - 1) * PAGE_BYTES) ==
+        -1 ||
       full_datasync (s->db_fd) == -1)
     return fail_file (s->db);
-  nbdedup_log (NBDEDUP_LOG_WARNING, "%s: page %" PRIu64 " was damaged: nbdedup "
-               "wrote it again from the other copy", s->db, number);
+  nbdedup_log (NBDEDUP_LOG_WARNING,
+               "%s: page %" PRIu64 " was damaged: nbdedup "
+               "wrote it again from the other copy",
+               s->db, number);
   return 0;
 }
 
@@ -463,8 +464,8 @@ pair_copy_bytes (int from, int to)
 static int
 copy_over (const struct side *copy, const char *name)
 {
-  CLEANUP_CLOSE int fd = open_owned (name, O_WRONLY | O_TRUNC | O_CLOEXEC |
-                                     O_NOFOLLOW, 0600);
+  CLEANUP_CLOSE int fd =
+    open_owned (name, O_WRONLY | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
 
   if (fd == -1 || pair_copy_bytes (copy->db_fd, fd) == -1)
     return fail_file (name);
@@ -509,17 +510,20 @@ promote (struct pair *p, struct meta_mark *mark, bool *stays)
   if (rename (name, first->db) == -1 || sync_directory_of (first->db) == -1)
     return fail_file (first->db);
   nbdedup_log (NBDEDUP_LOG_WARNING, "%s: %s: nbdedup put its copy %s there",
-               first->db, first->missing ? "it was missing"
-               : first->db_fd == -1 ? "it could not be opened, and is now "
-               "pool.db.damaged"
-               : "it was damaged, or older than its copy, and is now "
-               "pool.db.damaged", second->db);
+               first->db,
+               first->missing ? "it was missing"
+                 : first->db_fd == -1
+                 ? "it could not be opened, and is now "
+                   "pool.db.damaged"
+                 : "it was damaged, or older than its copy, and is now "
+                   "pool.db.damaged",
+               second->db);
   return 0;
 }
 
 static int
-put_first_right (struct pair *p, const struct choice *c,
-                 struct meta_mark *mark, bool *has_copy)
+put_first_right (struct pair *p, const struct choice *c, struct meta_mark *mark,
+                 bool *has_copy)
 {
   bool stays = true;
 
@@ -569,14 +573,18 @@ leave_foreign (struct pair *p)
     return;
   /* The pool's other files decide which one belongs to this pool. */
   if (memcmp (second->stamp.uuid, p->session->uuid, UUID_LEN) == 0) {
-    nbdedup_log (NBDEDUP_LOG_WARNING, "%s: belongs to another pool than the "
-                 "files beside it: nbdedup does not use it", first->db);
+    nbdedup_log (NBDEDUP_LOG_WARNING,
+                 "%s: belongs to another pool than the "
+                 "files beside it: nbdedup does not use it",
+                 first->db);
     first->header = first->state = first->newer = false;
     first->size = 0;
     return;
   }
-  nbdedup_log (NBDEDUP_LOG_WARNING, "%s: belongs to another pool than pool.db: "
-               "nbdedup does not use it", second->db);
+  nbdedup_log (NBDEDUP_LOG_WARNING,
+               "%s: belongs to another pool than pool.db: "
+               "nbdedup does not use it",
+               second->db);
   p->has_copy = false;
 }
 
@@ -594,16 +602,20 @@ leave_distrusted (struct pair *p, const struct meta_mark *mark)
 int
 pair_fail_distrusted (int err, const char *db)
 {
-  return nbdedup_fail (err, "%s: another program wrote to it while it was in "
+  return nbdedup_fail (err,
+                       "%s: another program wrote to it while it was in "
                        "use, and its copy cannot be used: restore all files of "
-                       "the pool from the same backup", db);
+                       "the pool from the same backup",
+                       db);
 }
 
 int
 pair_fail_other_time (int err, const char *wal)
 {
-  return nbdedup_fail (err, "%s: from another time than pool.db: restore all "
-                       "files of the pool from the same backup", wal);
+  return nbdedup_fail (err,
+                       "%s: from another time than pool.db: restore all "
+                       "files of the pool from the same backup",
+                       wal);
 }
 
 bool
@@ -635,9 +647,9 @@ has_part (const struct pair *p, const struct meta_mark *mark)
 {
   const struct side *first = &p->sides[FIRST], *second = &p->sides[SECOND];
 
-  return !mark->current && mark->copied >= META_STAMP_PAGE &&
-    first->header && first->state && second->header && second->state &&
-    !p->logs[FIRST].there && same_pool (&first->stamp, &second->stamp) &&
+  return !mark->current && mark->copied >= META_STAMP_PAGE && first->header &&
+    first->state && second->header && second->state && !p->logs[FIRST].there &&
+    same_pool (&first->stamp, &second->stamp) &&
     first->stamp.epoch == second->stamp.epoch &&
     first->stamp.opening == second->stamp.opening &&
     first->stamp.folded == second->stamp.folded &&
@@ -676,7 +688,8 @@ decide (struct pair *p, struct meta_mark *mark, enum meta_pair_has *has)
     *has = META_PAIR_ALL;
   /* Without a mark ('force') there need not be a copy. */
   if (!current && has_copy && (mark->current || p->sides[SECOND].db_fd != -1))
-    nbdedup_log (NBDEDUP_LOG_WARNING, "%s: the copy of pool.db is missing, "
+    nbdedup_log (NBDEDUP_LOG_WARNING,
+                 "%s: the copy of pool.db is missing, "
                  "damaged, or from another time: nbdedup makes it again",
                  p->sides[SECOND].db);
   return 0;
@@ -734,8 +747,7 @@ drop_cached (int fd)
 {
   if (fd == -1)
     return 0;
-  if ((fcntl (fd, F_GETFL) & O_ACCMODE) != O_RDONLY &&
-      full_datasync (fd) == -1)
+  if ((fcntl (fd, F_GETFL) & O_ACCMODE) != O_RDONLY && full_datasync (fd) == -1)
     return -1;
   posix_fadvise (fd, 0, 0, POSIX_FADV_DONTNEED);
   return 0;
@@ -752,9 +764,10 @@ drop_cached_wals (struct pair *p)
   if (drop_cached (p->sides[FIRST].wal_fd) == -1)
     return fail_file (p->sides[FIRST].wal);
   if (p->has_copy && drop_cached (p->sides[SECOND].wal_fd) == -1) {
-    nbdedup_log (NBDEDUP_LOG_WARNING, "%s: cannot be synced: %s: nbdedup does "
-                 "not use the copy of pool.db", p->sides[SECOND].wal,
-                 strerror (errno));
+    nbdedup_log (NBDEDUP_LOG_WARNING,
+                 "%s: cannot be synced: %s: nbdedup does "
+                 "not use the copy of pool.db",
+                 p->sides[SECOND].wal, strerror (errno));
     p->has_copy = false;
   }
   return 0;
@@ -780,8 +793,10 @@ int
 meta_pair_may_write (const char *db, const char *copy,
                      const uint8_t uuid[UUID_LEN], bool usual)
 {
-  CLEANUP_CLOSE int fd = open_owned (copy, O_RDWR | O_CLOEXEC | O_NOFOLLOW |
-                                     O_NONBLOCK | O_NOCTTY, 0600);
+  CLEANUP_CLOSE int fd = open_owned (copy,
+                                     O_RDWR | O_CLOEXEC | O_NOFOLLOW |
+                                       O_NONBLOCK | O_NOCTTY,
+                                     0600);
   uint8_t page[PAGE_BYTES];
   struct meta_stamp stamp;
   struct stat st, own;
@@ -799,8 +814,10 @@ meta_pair_may_write (const char *db, const char *copy,
   known = cksum_chain_db_page (fd, PAGE_BYTES, META_STAMP_PAGE, page) &&
     meta_stamp_parse (page, PAGE_BYTES, &stamp);
   if (known ? memcmp (stamp.uuid, uuid, UUID_LEN) != 0 : !usual)
-    return nbdedup_fail (EEXIST, "%s: exists, and is no copy of this pool's "
-                         "pool.db: remove it first if it is not needed", copy);
+    return nbdedup_fail (EEXIST,
+                         "%s: exists, and is no copy of this pool's "
+                         "pool.db: remove it first if it is not needed",
+                         copy);
   return 0;
 }
 
@@ -814,8 +831,7 @@ meta_copy_can_help (const char *db)
   int fd;
   bool r;
 
-  if (mark_path == NULL || !meta_mark_read (mark_path, &mark) ||
-      !mark.current)
+  if (mark_path == NULL || !meta_mark_read (mark_path, &mark) || !mark.current)
     return false;
   copy = meta_pair_copy_path (db, &mark);
   if (copy == NULL)

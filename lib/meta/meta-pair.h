@@ -41,12 +41,12 @@ extern int meta_pair_may_write (const char *db, const char *copy,
 
 /* For reading only: the files to read, without a repair. */
 struct meta_pair_choice {
-  char *path;                   /* owned; of pool.db or of its copy */
-  char *stand_in;               /* owned; the other one, if it has the same
+  char *path;       /* owned; of pool.db or of its copy */
+  char *stand_in;   /* owned; the other one, if it has the same
                                  * pages; NULL: there is none */
-  int wal;                      /* owned; read it instead of the WAL; -1:
+  int wal;          /* owned; read it instead of the WAL; -1:
                                  * none */
-  bool without_wal;             /* ignore the WAL beside 'path' */
+  bool without_wal; /* ignore the WAL beside 'path' */
 };
 
 struct meta_session;
@@ -58,9 +58,8 @@ struct meta_session;
  * 0; -1 with a text.  ESTALE: the readable one is of an older moment than the
  * pool; with 'force' choose it.
  */
-extern int meta_pair_choose (const char *db,
-                             const struct meta_session *session, bool force,
-                             struct meta_pair_choice *choice);
+extern int meta_pair_choose (const char *db, const struct meta_session *session,
+                             bool force, struct meta_pair_choice *choice);
 extern void meta_pair_choice_free (struct meta_pair_choice *choice);
 
 /* Choose and repair, and log each step.  A pair of 'session' is preferred to
@@ -77,13 +76,13 @@ extern void meta_pair_choice_free (struct meta_pair_choice *choice);
  * if pool.db has it.  -1 with a text.
  */
 enum meta_pair_has {
-  META_PAIR_NOTHING,            /* nothing for certain */
-  META_PAIR_PART,               /* the mark's 'copied' pages, of this moment */
-  META_PAIR_ALL,                /* all that pool.db has */
+  META_PAIR_NOTHING, /* nothing for certain */
+  META_PAIR_PART,    /* the mark's 'copied' pages, of this moment */
+  META_PAIR_ALL,     /* all that pool.db has */
 };
 
-extern int meta_pair_open (const char *db,
-                           const struct meta_session *session, bool force,
-                           struct meta_mark *mark, enum meta_pair_has *has);
+extern int meta_pair_open (const char *db, const struct meta_session *session,
+                           bool force, struct meta_mark *mark,
+                           enum meta_pair_has *has);
 
 #endif /* NBDEDUP_META_PAIR_H */

@@ -37,11 +37,11 @@ record_stmt (struct meta_conn *c, enum meta_stmt both, enum meta_stmt old)
 
   return r == -1 ? NULL : meta_stmt (c, r ? both : old);
 }
-#define USING_RECORD_STMT(st, c, which)                                 \
-  __attribute__ ((cleanup (meta_reset))) sqlite3_stmt *st =             \
-    record_stmt (c, which, which##_OLD);                                \
-  if (st == NULL)                                                       \
-    return -1
+#define USING_RECORD_STMT(st, c, which)                                        \
+  __attribute__ ((cleanup (meta_reset)))                                       \
+  sqlite3_stmt *st = record_stmt (c, which, which##_OLD);                      \
+  if (st == NULL)                                                              \
+  return -1
 
 /* Column 0: a row of table "record". */
 static int
@@ -68,8 +68,7 @@ meta_record_get_parts (struct meta_conn *c, uint64_t group, struct blob *b,
   b->len = counts->len = 0;
   bind_u64 (st, 1, group);
   r = step_one (c, st, "reading records");
-  if (r == 1 && (take_entries (st, b) == -1 ||
-                 col_blob (st, 1, counts) == -1))
+  if (r == 1 && (take_entries (st, b) == -1 || col_blob (st, 1, counts) == -1))
     return -1;
   return r;
 }
@@ -121,7 +120,7 @@ delete_counts (struct meta_conn *c, uint64_t group)
   int r = has_counts (c);
 
   return r == 1 ? meta_run_key (c, ST_COUNT_DELETE, group, "writing counts")
-    : r;
+                : r;
 }
 
 static int
@@ -136,24 +135,27 @@ put_row (struct meta_conn *c, enum meta_stmt which, uint64_t group,
 }
 
 int
-meta_record_put (struct meta_conn *c, uint64_t group,
-                 const uint8_t *buf, size_t len)
+meta_record_put (struct meta_conn *c, uint64_t group, const uint8_t *buf,
+                 size_t len)
 {
   uint8_t row[RECORD_ROW_MAX];
   int n;
 
-  assert (len > 0);             /* else meta_record_delete */
+  assert (len > 0); /* else meta_record_delete */
   n = record_row_pack (group, buf, len, row);
-  return n == -1 || put_row (c, ST_RECORD_PUT, group, row, (size_t) n,
-                             "writing records") == -1
-    ? -1 : delete_counts (c, group);
+  return n == -1 ||
+      put_row (c, ST_RECORD_PUT, group, row, (size_t) n, "writing records") ==
+        -1
+    ? -1
+    : delete_counts (c, group);
 }
 
 int
 meta_record_delete (struct meta_conn *c, uint64_t group)
 {
   return meta_run_key (c, ST_RECORD_DELETE, group, "deleting records") == -1
-    ? -1 : delete_counts (c, group);
+    ? -1
+    : delete_counts (c, group);
 }
 
 int
@@ -182,11 +184,12 @@ meta_count_get (struct meta_conn *c, uint64_t group, struct blob *counts)
 }
 
 int
-meta_count_put (struct meta_conn *c, uint64_t group,
-                const uint8_t *buf, size_t len)
+meta_count_put (struct meta_conn *c, uint64_t group, const uint8_t *buf,
+                size_t len)
 {
   assert (len <= COUNTS_LEN_MAX);
-  return len == 0 ? delete_counts (c, group)
+  return len == 0
+    ? delete_counts (c, group)
     : put_row (c, ST_COUNT_PUT, group, buf, len, "writing counts");
 }
 
@@ -203,8 +206,8 @@ lend_row (sqlite3_stmt *st, struct blob *b,
 
 int
 meta_record_scan (struct meta_conn *c, uint64_t first_group,
-                  int (*fn) (void *opaque, uint64_t group,
-                             const uint8_t *buf, size_t len),
+                  int (*fn) (void *opaque, uint64_t group, const uint8_t *buf,
+                             size_t len),
                   void *opaque)
 {
   struct blob b CLEANUP_BLOB = { NULL };
@@ -216,8 +219,7 @@ meta_record_scan (struct meta_conn *c, uint64_t first_group,
 
 int
 meta_count_scan_strays (struct meta_conn *c,
-                        int (*fn) (void *opaque, uint64_t group),
-                        void *opaque)
+                        int (*fn) (void *opaque, uint64_t group), void *opaque)
 {
   int r = has_counts (c);
 

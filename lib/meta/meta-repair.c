@@ -45,18 +45,21 @@
 
 static const struct salvage_table {
   const char *name;
-  bool may_lose;                /* rows */
-  const char *loss;             /* what that means; for the log */
+  bool may_lose;    /* rows */
+  const char *loss; /* what that means; for the log */
 } tables[] = {
-  { "property", true, "the properties that were lost are back at their "
+  { "property", true,
+    "the properties that were lost are back at their "
     "defaults" },
   { "domain", false, NULL },
   { "layer", false, NULL },
   { "volume", false, NULL },
   { "snapshot", false, NULL },
-  { "limbo", true, "some space may stay in use until \"nbdedup check "
+  { "limbo", true,
+    "some space may stay in use until \"nbdedup check "
     "--repair\" finds it" },
-  { "copy", true, "the space of some records' copies may stay in use until "
+  { "copy", true,
+    "the space of some records' copies may stay in use until "
     "\"nbdedup check --repair\" finds it" },
   { "ddt", true, "known data may be stored again when it is written again" },
   { "drift", true, "a part of the drift history is lost" },
@@ -66,7 +69,7 @@ static const struct salvage_table {
 
 struct salvage {
   struct meta_conn *reader, *writer;
-  unsigned aside;               /* to find a free name */
+  unsigned aside; /* to find a free name */
 };
 
 static sqlite3_stmt *
@@ -122,8 +125,7 @@ is_table_damaged (struct salvage *s, const char *name)
 static int
 are_trees_damaged (struct salvage *s, const char *name)
 {
-  sqlite3_stmt *st = prepare (s->reader, "PRAGMA quick_check (%s)", name,
-                              NULL);
+  sqlite3_stmt *st = prepare (s->reader, "PRAGMA quick_check (%s)", name, NULL);
   const char *text;
   bool ok = false;
 
@@ -140,8 +142,10 @@ are_trees_damaged (struct salvage *s, const char *name)
 static int
 has_table (struct salvage *s, const char *name)
 {
-  sqlite3_stmt *st = prepare (s->writer, "SELECT 1 FROM sqlite_schema WHERE "
-                              "name = '%s'", name, NULL);
+  sqlite3_stmt *st = prepare (s->writer,
+                              "SELECT 1 FROM sqlite_schema WHERE "
+                              "name = '%s'",
+                              name, NULL);
   int rc;
 
   if (st == NULL)
@@ -159,8 +163,10 @@ has_table (struct salvage *s, const char *name)
 static int
 begin_afresh (struct salvage *s, const char *name)
 {
-  sqlite3_stmt *st = prepare (s->writer, "SELECT sql FROM sqlite_schema WHERE "
-                              "type = 'table' AND name = '%s'", name, NULL);
+  sqlite3_stmt *st = prepare (s->writer,
+                              "SELECT sql FROM sqlite_schema WHERE "
+                              "type = 'table' AND name = '%s'",
+                              name, NULL);
   CLEANUP_FREE char *sql = NULL;
   char aside[64];
   int r;
@@ -176,8 +182,8 @@ begin_afresh (struct salvage *s, const char *name)
     snprintf (aside, sizeof aside, "damaged_%u_%s", s->aside++, name);
     r = has_table (s, aside);
   } while (r == 1 && s->aside < ASIDE_MAX);
-  if (r != 0 || run_sql (s->writer, "ALTER TABLE %s RENAME TO %s", name,
-                         aside) == -1)
+  if (r != 0 ||
+      run_sql (s->writer, "ALTER TABLE %s RENAME TO %s", name, aside) == -1)
     return -1;
   if (sqlite3_exec (s->writer->db, sql, NULL, NULL, NULL) != SQLITE_OK)
     return meta_fail (s->writer, "making a table again");
@@ -215,8 +221,11 @@ insert_row (struct salvage *s, sqlite3_stmt *from, sqlite3_stmt *to)
 static int
 copy_rows (struct salvage *s, const char *name, const char *order)
 {
-  sqlite3_stmt *from = prepare (s->reader, "SELECT * FROM %s NOT INDEXED "
-                                "ORDER BY 1 %s", name, order), *to;
+  sqlite3_stmt *from = prepare (s->reader,
+                                "SELECT * FROM %s NOT INDEXED "
+                                "ORDER BY 1 %s",
+                                name, order),
+               *to;
   int rc, r = 0;
 
   if (from == NULL)
@@ -246,8 +255,10 @@ salvage_table (struct salvage *s, const struct salvage_table *t)
   r = copy_rows (s, t->name, "ASC");
   if (r == 1) {
     if (!t->may_lose)
-      return nbdedup_fail (EIO, "pool.db: table %s: damaged page; restore the "
-                           "pool from a backup", t->name);
+      return nbdedup_fail (EIO,
+                           "pool.db: table %s: damaged page; restore the "
+                           "pool from a backup",
+                           t->name);
     r = copy_rows (s, t->name, "DESC") == -1 ? -1 : 1;
   }
   if (r == -1)
@@ -299,15 +310,18 @@ drop_old (struct salvage *s, struct meta *m)
     return;
   if (meta_checkpoint (m) == -1 ||
       sqlite3_db_config (c->db, SQLITE_DBCONFIG_DEFENSIVE, 0, NULL) !=
-      SQLITE_OK ||
+        SQLITE_OK ||
       run_sql (c, "PRAGMA writable_schema = ON", NULL, NULL) == -1 ||
-      run_sql (c, "DELETE FROM sqlite_schema WHERE tbl_name LIKE "
-               "'damaged!_%%' ESCAPE '!'", NULL, NULL) == -1 ||
+      run_sql (c,
+               "DELETE FROM sqlite_schema WHERE tbl_name LIKE "
+               "'damaged!_%%' ESCAPE '!'",
+               NULL, NULL) == -1 ||
       run_sql (c, "PRAGMA writable_schema = RESET", NULL, NULL) == -1 ||
-      meta_blank_damage (m) == -1 ||
-      run_sql (c, "VACUUM", NULL, NULL) == -1)
-    nbdedup_log (NBDEDUP_LOG_WARNING, "pool.db: the damaged pages could not be "
-                 "removed: %s", nbdedup_error ());
+      meta_blank_damage (m) == -1 || run_sql (c, "VACUUM", NULL, NULL) == -1)
+    nbdedup_log (NBDEDUP_LOG_WARNING,
+                 "pool.db: the damaged pages could not be "
+                 "removed: %s",
+                 nbdedup_error ());
 }
 
 static int
@@ -319,7 +333,7 @@ salvage_tables (struct salvage *s, unsigned *nr)
   for (i = 0; i < sizeof tables / sizeof tables[0]; ++i) {
     r = has_table (s, tables[i].name);
     if (r == 0)
-      continue;                 /* an old pool has no drift */
+      continue; /* an old pool has no drift */
     if (r == 1)
       r = is_table_damaged (s, tables[i].name);
     if (r == 0)
@@ -338,9 +352,10 @@ salvage_tables (struct salvage *s, unsigned *nr)
 static bool
 has_old (struct salvage *s)
 {
-  sqlite3_stmt *st = prepare (s->writer, "SELECT 1 FROM sqlite_schema WHERE "
-                              "name LIKE 'damaged!_%%' ESCAPE '!'", NULL,
-                              NULL);
+  sqlite3_stmt *st = prepare (s->writer,
+                              "SELECT 1 FROM sqlite_schema WHERE "
+                              "name LIKE 'damaged!_%%' ESCAPE '!'",
+                              NULL, NULL);
   bool found = st != NULL && sqlite3_step (st) == SQLITE_ROW;
 
   sqlite3_finalize (st);
@@ -351,7 +366,8 @@ int
 meta_repair (struct meta *m, bool shared)
 {
   struct salvage s = {
-    .reader = meta_reader_get (m), .writer = meta_writer (m),
+    .reader = meta_reader_get (m),
+    .writer = meta_writer (m),
   };
   unsigned nr = 0;
   int r = -1, err;

@@ -17,7 +17,8 @@
 static int
 salvage (struct meta_conn *c, enum meta_stmt up, enum meta_stmt down,
          int (*scan) (struct meta_conn *c, enum meta_stmt which, bool is_down,
-                      uint64_t *last, void *arg), void *arg)
+                      uint64_t *last, void *arg),
+         void *arg)
 {
   uint64_t last = 0;
 
@@ -44,10 +45,10 @@ salvage_layers (struct meta_conn *c, enum meta_stmt which, bool is_down,
   if (is_down)
     bind_u64 (st, 1, *last);
   return SCAN (c, st, "reading the layers", ({
-    meta_col_layer (st, &l);
-    *last = l.id;
-    s->fn (s->opaque, &l);
-  }));
+                 meta_col_layer (st, &l);
+                 *last = l.id;
+                 s->fn (s->opaque, &l);
+               }));
 }
 
 int
@@ -76,10 +77,10 @@ salvage_volumes (struct meta_conn *c, enum meta_stmt which, bool is_down,
   if (is_down)
     bind_u64 (st, 1, *last);
   return SCAN (c, st, "reading the volumes", ({
-    meta_col_volume (st, &v);
-    *last = v.id;
-    s->fn (s->opaque, &v);
-  }));
+                 meta_col_volume (st, &v);
+                 *last = v.id;
+                 s->fn (s->opaque, &v);
+               }));
 }
 
 int
@@ -109,16 +110,15 @@ salvage_snapshots (struct meta_conn *c, enum meta_stmt which, bool is_down,
   if (is_down)
     bind_u64 (st, 1, *last);
   return SCAN (c, st, "reading the snapshots", ({
-    meta_col_snapshot (st, &s);
-    *last = s.id;
-    sv->fn (sv->opaque, &s);
-  }));
+                 meta_col_snapshot (st, &s);
+                 *last = s.id;
+                 sv->fn (sv->opaque, &s);
+               }));
 }
 
 int
 meta_snapshot_salvage (struct meta_conn *c,
-                       int (*fn) (void *opaque,
-                                  const struct meta_snapshot *s),
+                       int (*fn) (void *opaque, const struct meta_snapshot *s),
                        void *opaque)
 {
   struct salvage_snapshots s = { fn, opaque };

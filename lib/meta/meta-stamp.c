@@ -12,10 +12,13 @@
 
 #define TABLE_LEAF 0x0d
 #define BLOB_TYPE(len) (12 + 2 * (len))
-#define NR_COLUMNS 12           /* up to "fold" */
+#define NR_COLUMNS 12 /* up to "fold" */
 
 enum {
-  COLUMN_UUID = 1, COLUMN_EPOCH, COLUMN_OPENING, COLUMN_FOLDED = 9,
+  COLUMN_UUID = 1,
+  COLUMN_EPOCH,
+  COLUMN_OPENING,
+  COLUMN_FOLDED = 9,
   COLUMN_FOLD = 11,
 };
 
@@ -53,7 +56,7 @@ get_integer (struct input *in, uint64_t type, uint64_t *v)
     return false;
   n = lengths[type];
   if ((size_t) (in->end - in->p) < n || (in->p[0] & 0x80))
-    return false;               /* none is negative */
+    return false; /* none is negative */
   for (i = 0; i < n; ++i)
     *v = *v << 8 | *in->p++;
   return true;
@@ -70,11 +73,10 @@ get_columns (struct input *types, struct input *values,
   for (i = 0; i < NR_COLUMNS; ++i) {
     if (!get_varint (types, &type))
       return false;
-    if (type == 0)              /* the key, which SQLite does not store twice */
+    if (type == 0) /* the key, which SQLite does not store twice */
       continue;
     if (i == COLUMN_UUID) {
-      if (type != BLOB_TYPE (UUID_LEN) ||
-          values->end - values->p < UUID_LEN)
+      if (type != BLOB_TYPE (UUID_LEN) || values->end - values->p < UUID_LEN)
         return false;
       memcpy (stamp->uuid, values->p, UUID_LEN);
       values->p += UUID_LEN;
@@ -83,10 +85,18 @@ get_columns (struct input *types, struct input *values,
     if (!get_integer (values, type, &v))
       return false;
     switch (i) {
-    case COLUMN_EPOCH: stamp->epoch = v; break;
-    case COLUMN_OPENING: stamp->opening = v != 0; break;
-    case COLUMN_FOLDED: stamp->folded = v; break;
-    case COLUMN_FOLD: stamp->fold = v; break;
+    case COLUMN_EPOCH:
+      stamp->epoch = v;
+      break;
+    case COLUMN_OPENING:
+      stamp->opening = v != 0;
+      break;
+    case COLUMN_FOLDED:
+      stamp->folded = v;
+      break;
+    case COLUMN_FOLD:
+      stamp->fold = v;
+      break;
     }
   }
   return true;

@@ -29,7 +29,7 @@ struct meta_stamp {
 };
 
 /* False: not such a page. */
-extern bool meta_stamp_parse (const uint8_t *page, size_t len,
-                              struct meta_stamp *stamp);
+extern bool
+meta_stamp_parse (const uint8_t *page, size_t len, struct meta_stamp *stamp);
 
 #endif /* NBDEDUP_META_STAMP_H */

@@ -29,9 +29,8 @@ static const char *const sql[NR_STMTS] = {
     " features_autoclear, sector_bytes, hash, folded, journal_position,"
     " fold, next_id, records, record_bytes, stored_sectors, index_entries"
     " FROM state",
-  [ST_STATE_PUT] =
-    "INSERT OR REPLACE INTO state VALUES"
-    " (1, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+  [ST_STATE_PUT] = "INSERT OR REPLACE INTO state VALUES"
+                   " (1, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
   [ST_PROPERTY_GET] = "SELECT value FROM property WHERE name = ?",
   [ST_PROPERTY_PUT] = "INSERT OR REPLACE INTO property VALUES (?, ?)",
   [ST_PROPERTY_DELETE] = "DELETE FROM property WHERE name = ?",
@@ -68,31 +67,25 @@ static const char *const sql[NR_STMTS] = {
   [ST_VOLUME_SCAN_DOWN] =
     "SELECT id, name, layer, size, flags, compress, dedup, domain, allow,"
     " origin FROM volume WHERE id > ? ORDER BY id DESC",
-  [ST_SNAPSHOT_PUT] =
-    "INSERT OR REPLACE INTO snapshot"
-    " (id, volume, name, layer, size, time, origin)"
-    " VALUES (?, ?, ?, ?, ?, ?, ?)",
+  [ST_SNAPSHOT_PUT] = "INSERT OR REPLACE INTO snapshot"
+                      " (id, volume, name, layer, size, time, origin)"
+                      " VALUES (?, ?, ?, ?, ?, ?, ?)",
   [ST_SNAPSHOT_DELETE] = "DELETE FROM snapshot WHERE id = ?",
-  [ST_SNAPSHOT_SCAN] =
-    "SELECT id, volume, name, layer, size, time, origin"
-    " FROM snapshot ORDER BY volume, name",
-  [ST_SNAPSHOT_SCAN_UP] =
-    "SELECT id, volume, name, layer, size, time, origin"
-    " FROM snapshot ORDER BY id",
-  [ST_SNAPSHOT_SCAN_DOWN] =
-    "SELECT id, volume, name, layer, size, time, origin"
-    " FROM snapshot WHERE id > ? ORDER BY id DESC",
+  [ST_SNAPSHOT_SCAN] = "SELECT id, volume, name, layer, size, time, origin"
+                       " FROM snapshot ORDER BY volume, name",
+  [ST_SNAPSHOT_SCAN_UP] = "SELECT id, volume, name, layer, size, time, origin"
+                          " FROM snapshot ORDER BY id",
+  [ST_SNAPSHOT_SCAN_DOWN] = "SELECT id, volume, name, layer, size, time, origin"
+                            " FROM snapshot WHERE id > ? ORDER BY id DESC",
   [ST_LEAF_GET] =
     "SELECT data FROM leaf WHERE branch = ? AND leaf = ? AND seq = ?",
   [ST_LEAF_PUT] = "INSERT OR REPLACE INTO leaf VALUES (?, ?, ?, ?)",
   [ST_LEAF_DELETE] =
     "DELETE FROM leaf WHERE branch = ? AND leaf = ? AND seq = ?",
-  [ST_LEAF_RESOLVE] =
-    "SELECT seq, data FROM leaf WHERE branch = ? AND leaf = ?"
-    " AND seq BETWEEN ? AND ? ORDER BY seq DESC",
-  [ST_LEAF_NEXT] =
-    "SELECT leaf FROM leaf WHERE branch = ? AND leaf >= ?"
-    " ORDER BY leaf LIMIT 1",
+  [ST_LEAF_RESOLVE] = "SELECT seq, data FROM leaf WHERE branch = ? AND leaf = ?"
+                      " AND seq BETWEEN ? AND ? ORDER BY seq DESC",
+  [ST_LEAF_NEXT] = "SELECT leaf FROM leaf WHERE branch = ? AND leaf >= ?"
+                   " ORDER BY leaf LIMIT 1",
   [ST_LEAF_SCAN] =
     "SELECT leaf, seq, data FROM leaf WHERE branch = ? AND leaf >= ?"
     " ORDER BY leaf, seq",
@@ -101,9 +94,8 @@ static const char *const sql[NR_STMTS] = {
   [ST_LEAF_SCAN_FROM] =
     "SELECT branch, leaf, seq, data FROM leaf"
     " WHERE (branch, leaf, seq) >= (?, ?, ?) ORDER BY branch, leaf, seq",
-  [ST_RECORD_GET] =
-    "SELECT record.data, count.data FROM record LEFT JOIN count"
-    " ON count.grp = record.grp WHERE record.grp = ?",
+  [ST_RECORD_GET] = "SELECT record.data, count.data FROM record LEFT JOIN count"
+                    " ON count.grp = record.grp WHERE record.grp = ?",
   [ST_RECORD_GET_OLD] = "SELECT data, NULL FROM record WHERE grp = ?",
   [ST_RECORD_PUT] = "INSERT OR REPLACE INTO record VALUES (?, ?)",
   [ST_RECORD_DELETE] = "DELETE FROM record WHERE grp = ?",
@@ -121,14 +113,11 @@ static const char *const sql[NR_STMTS] = {
     "SELECT grp FROM count WHERE grp NOT IN (SELECT grp FROM record)",
   [ST_COUNT_DELETE_STRAYS] =
     "DELETE FROM count WHERE grp NOT IN (SELECT grp FROM record)",
-  [ST_INDEX_RUN] =
-    "SELECT key FROM ddt WHERE key >= ? ORDER BY key LIMIT 1",
-  [ST_INDEX_GET] =
-    "SELECT key, entries FROM ddt WHERE key BETWEEN ? AND ?"
-    " ORDER BY key DESC LIMIT 1",
-  [ST_INDEX_FROM] =
-    "SELECT key, entries FROM ddt WHERE key BETWEEN ? AND ?"
-    " ORDER BY key LIMIT 1",
+  [ST_INDEX_RUN] = "SELECT key FROM ddt WHERE key >= ? ORDER BY key LIMIT 1",
+  [ST_INDEX_GET] = "SELECT key, entries FROM ddt WHERE key BETWEEN ? AND ?"
+                   " ORDER BY key DESC LIMIT 1",
+  [ST_INDEX_FROM] = "SELECT key, entries FROM ddt WHERE key BETWEEN ? AND ?"
+                    " ORDER BY key LIMIT 1",
   [ST_INDEX_PUT] = "INSERT OR REPLACE INTO ddt VALUES (?, ?)",
   [ST_INDEX_DELETE] = "DELETE FROM ddt WHERE key BETWEEN ? AND ?",
   [ST_INDEX_SCAN] = "SELECT key, entries FROM ddt WHERE key >= 0 ORDER BY key",
@@ -233,7 +222,7 @@ meta_state_get (struct meta_conn *c, struct meta_state *s)
   s->record_bytes = col (st, 13);
   s->stored_sectors = col (st, 14);
   s->index_entries = col (st, 15);
-  s->copy_sectors = 0;          /* meta_copies_get_sectors */
+  s->copy_sectors = 0; /* meta_copies_get_sectors */
   return 0;
 }
 
@@ -476,8 +465,10 @@ meta_layer_need (struct meta_conn *c, uint64_t id, struct meta_layer *l)
   int r = meta_layer_get (c, id, l);
 
   if (r == 0)
-    return nbdedup_fail (EIO, "pool.db: layer %" PRIu64 " is missing: run "
-                         "nbdedup check", id);
+    return nbdedup_fail (EIO,
+                         "pool.db: layer %" PRIu64 " is missing: run "
+                         "nbdedup check",
+                         id);
   return r == -1 ? -1 : 0;
 }
 
@@ -500,9 +491,9 @@ meta_layer_scan (struct meta_conn *c,
   struct meta_layer l;
 
   return SCAN (c, st, "reading the layers", ({
-    meta_col_layer (st, &l);
-    fn (opaque, &l);
-  }));
+                 meta_col_layer (st, &l);
+                 fn (opaque, &l);
+               }));
 }
 
 #define VOLUME_TAIL_DIRTY 1
@@ -517,8 +508,9 @@ meta_volume_put (struct meta_conn *c, const struct meta_volume *v)
   bind_text (st, 2, v->name);
   bind_u64 (st, 3, v->layer);
   bind_u64 (st, 4, v->size);
-  bind_u64 (st, 5, (v->tail_dirty ? VOLUME_TAIL_DIRTY : 0) |
-            (v->importing ? VOLUME_IMPORTING : 0));
+  bind_u64 (st, 5,
+            (v->tail_dirty ? VOLUME_TAIL_DIRTY : 0) |
+              (v->importing ? VOLUME_IMPORTING : 0));
   bind_text (st, 6, v->compress);
   bind_text (st, 7, v->dedup);
   bind_u64 (st, 8, v->domain);
@@ -559,9 +551,9 @@ meta_volume_scan (struct meta_conn *c,
   struct meta_volume v;
 
   return SCAN (c, st, "reading the volumes", ({
-    meta_col_volume (st, &v);
-    fn (opaque, &v);
-  }));
+                 meta_col_volume (st, &v);
+                 fn (opaque, &v);
+               }));
 }
 
 int
@@ -609,9 +601,9 @@ meta_snapshot_scan (struct meta_conn *c,
   struct meta_snapshot s;
 
   return SCAN (c, st, "reading the snapshots", ({
-    meta_col_snapshot (st, &s);
-    fn (opaque, &s);
-  }));
+                 meta_col_snapshot (st, &s);
+                 fn (opaque, &s);
+               }));
 }
 
 int
@@ -681,8 +673,8 @@ meta_leaf_scan (struct meta_conn *c, uint64_t branch, uint64_t first,
 int
 meta_leaf_resolve (struct meta_conn *c, uint64_t branch, uint64_t leaf,
                    uint64_t first, uint64_t last,
-                   int (*fn) (void *opaque, uint64_t seq,
-                              const uint8_t *buf, size_t len),
+                   int (*fn) (void *opaque, uint64_t seq, const uint8_t *buf,
+                              size_t len),
                    void *opaque)
 {
   USING_STMT (st, c, ST_LEAF_RESOLVE);
@@ -738,10 +730,11 @@ meta_leaf_scan_from (struct meta_conn *c, const struct meta_leaf_key *first,
   bind_u64 (st, 2, first->leaf);
   bind_u64 (st, 3, first->seq);
   return SCAN (c, st, "reading the maps", ({
-    key = (struct meta_leaf_key) { col (st, 0), col (st, 1), col (st, 2) };
-    fn (opaque, &key, sqlite3_column_blob (st, 3),
-        (size_t) sqlite3_column_bytes (st, 3));
-  }));
+                 key = (struct meta_leaf_key) { col (st, 0), col (st, 1),
+                                                col (st, 2) };
+                 fn (opaque, &key, sqlite3_column_blob (st, 3),
+                     (size_t) sqlite3_column_bytes (st, 3));
+               }));
 }
 
 int
@@ -751,10 +744,10 @@ meta_quick_check (struct meta_conn *c,
   USING_STMT (st, c, ST_QUICK_CHECK);
 
   return SCAN (c, st, "checking", ({
-    if (strcmp (col_text (st, 0), "ok") != 0)
-      fn (opaque, col_text (st, 0));
-    0;
-  }));
+                 if (strcmp (col_text (st, 0), "ok") != 0)
+                   fn (opaque, col_text (st, 0));
+                 0;
+               }));
 }
 
 /* Read a blob by integer key: 1, 0: no row, -1. */
@@ -795,14 +788,13 @@ meta_segment_put (struct meta_conn *c, uint64_t segment, uint32_t nr_free,
 int
 meta_segment_delete (struct meta_conn *c, uint64_t segment)
 {
-  return meta_run_key (c, ST_SEGMENT_DELETE, segment,
-                       "writing the space map");
+  return meta_run_key (c, ST_SEGMENT_DELETE, segment, "writing the space map");
 }
 
 int
 meta_segment_scan (struct meta_conn *c,
-                   int (*fn) (void *opaque, uint64_t segment,
-                              uint32_t nr_free, uint32_t largest_run),
+                   int (*fn) (void *opaque, uint64_t segment, uint32_t nr_free,
+                              uint32_t largest_run),
                    void *opaque)
 {
   USING_STMT (st, c, ST_SEGMENT_SCAN);
@@ -825,8 +817,8 @@ meta_limbo_delete (struct meta_conn *c, uint64_t addr)
 }
 
 int
-meta_limbo_scan (struct meta_conn *c,
-                 int (*fn) (void *opaque, uint64_t addr), void *opaque)
+meta_limbo_scan (struct meta_conn *c, int (*fn) (void *opaque, uint64_t addr),
+                 void *opaque)
 {
   USING_STMT (st, c, ST_LIMBO_SCAN);
 

@@ -86,8 +86,7 @@ meta_freeze (struct meta_conn *c)
 void
 meta_unfreeze (struct meta_conn *c)
 {
-  if (!sqlite3_get_autocommit (c->db) &&
-      simple (c, ST_COMMIT, "commit") == -1)
+  if (!sqlite3_get_autocommit (c->db) && simple (c, ST_COMMIT, "commit") == -1)
     /* The transaction has written nothing.  If it stayed open, it would hide
      * all later commits from this connection.
      */

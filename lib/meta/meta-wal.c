@@ -215,9 +215,9 @@ meta_restart_wal (struct meta *m, bool truncate)
     copy_locked (m, &m->writer);
   }
   hold_readers (m);
-  r = checkpoint_locked (m, &m->writer, truncate ?
-                         SQLITE_CHECKPOINT_TRUNCATE :
-                         SQLITE_CHECKPOINT_RESTART);
+  r = checkpoint_locked (m, &m->writer,
+                         truncate ? SQLITE_CHECKPOINT_TRUNCATE
+                                  : SQLITE_CHECKPOINT_RESTART);
   let_readers (m, r == SQLITE_OK);
   return r == SQLITE_OK;
 }
@@ -269,7 +269,8 @@ checkpoint_pages (uint64_t limit)
 
   assert (limit >= WAL_LIMIT_BYTES_MIN && limit <= WAL_LIMIT_BYTES);
   return pages < META_CHECKPOINT_PAGES_MIN ? META_CHECKPOINT_PAGES_MIN
-    : pages > WAL_PAGES_MAX ? WAL_PAGES_MAX : (int) pages;
+    : pages > WAL_PAGES_MAX                ? WAL_PAGES_MAX
+                                           : (int) pages;
 }
 
 void
@@ -285,8 +286,7 @@ meta_throttle (struct meta *m, uint64_t need)
   bytes = pages * META_PAGE_BYTES;
   if (pages == 0 || (bytes < limit && has_room (m, pages + need, limit)))
     return;
-  if (meta_is_frozen (m) &&
-      (!is_too_large (m, bytes, db) || !expel_frozen (m)))
+  if (meta_is_frozen (m) && (!is_too_large (m, bytes, db) || !expel_frozen (m)))
     return;
   meta_restart_wal (m, false);
 }

@@ -57,7 +57,7 @@ static int
 conn_open_of (struct meta *m, struct meta_conn *c, uint64_t cache_bytes)
 {
   return m->readonly ? meta_conn_open_readonly (c, m->path, cache_bytes)
-    : meta_conn_open (c, m->path, false, cache_bytes);
+                     : meta_conn_open (c, m->path, false, cache_bytes);
 }
 
 static int
@@ -133,12 +133,12 @@ open_meta (const char *path, uint64_t budget_bytes, bool readonly,
       goto err;
   }
   if (meta_probe (path) == -1 || open_connections (m, budget_bytes) == -1 ||
-      (!readonly && (meta_copy_opened (m->copy) == -1 ||
-                     start_writing (m) == -1)))
+      (!readonly &&
+       (meta_copy_opened (m->copy) == -1 || start_writing (m) == -1)))
     goto err;
   return m;
 
- err:
+err:
   err = errno;
   meta_close (m);
   errno = err;
@@ -185,11 +185,11 @@ meta_open_readonly (const char *path, uint64_t budget_bytes,
       meta_pair_choose (path, session, force, &choice) == -1)
     return NULL;
   if (choice.stand_in)
-    stand_in = open (choice.stand_in, O_RDONLY | O_CLOEXEC | O_NOFOLLOW |
-                     O_NONBLOCK);
+    stand_in = open (choice.stand_in,
+                     O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
   prepared = cksum_readonly_prepare (choice.path, stand_in, choice.wal,
                                      choice.without_wal);
-  choice.wal = -1;              /* the VFS owns it now */
+  choice.wal = -1; /* the VFS owns it now */
   if (prepared)
     m = open_meta (choice.path, budget_bytes, true, session, false);
   err = errno;
@@ -356,7 +356,7 @@ meta_frozen_close (struct meta *m, struct meta_conn *c)
   assert (m->nr_frozen > 0);
   if (--m->nr_frozen == 0) {
     m->give_way_bytes = 0;
-    m->copied_pages = 0;        /* the reader has limited checkpoints */
+    m->copied_pages = 0; /* the reader has limited checkpoints */
     pthread_cond_broadcast (&m->none_frozen);
     pthread_cond_signal (&m->thread.wake);
   }
@@ -368,7 +368,8 @@ meta_frozen_check (struct meta *m)
   WITH_LOCK (&m->lock);
   if (m->give_way_bytes == 0)
     return 0;
-  return nbdedup_fail (EBUSY, "gave way to writes, which changed %" PRIu64 " "
+  return nbdedup_fail (EBUSY,
+                       "gave way to writes, which changed %" PRIu64 " "
                        "MiB of pool.db meanwhile and need the space: try again "
                        "when clients write less, or free some space",
                        (m->give_way_bytes + (1 << 20) - 1) >> 20);

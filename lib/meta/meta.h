@@ -52,7 +52,7 @@ struct meta_state {
   int hash;
   uint64_t folded, journal_position, fold, next_id;
   uint64_t records, record_bytes, stored_sectors, index_entries;
-  uint64_t copy_sectors;        /* of stored_sectors; stored in table "copy" */
+  uint64_t copy_sectors; /* of stored_sectors; stored in table "copy" */
 };
 
 #define META_PAGE_BYTES 8192
@@ -61,7 +61,7 @@ struct meta_state {
 
 struct meta_layer {
   uint64_t id, branch, seq;
-  uint64_t parent;              /* 0: none */
+  uint64_t parent; /* 0: none */
   uint64_t overlap;
   uint32_t block_size;
   bool dying;
@@ -70,26 +70,26 @@ struct meta_layer {
 
 struct meta_snapshot {
   uint64_t id;
-  uint64_t volume;              /* 0: destroyed, but has clones */
-  const char *name;             /* not owned; destroyed: VOLUME@NAME */
-  uint64_t layer;               /* destroyed: the layer that still has its
+  uint64_t volume;  /* 0: destroyed, but has clones */
+  const char *name; /* not owned; destroyed: VOLUME@NAME */
+  uint64_t layer;   /* destroyed: the layer that still has its
                                  * content; 0: none (tombstone.c) */
   uint64_t size;
-  uint64_t time;                /* seconds since the epoch */
-  uint64_t origin;              /* its volume's at that time; 0: none */
+  uint64_t time;   /* seconds since the epoch */
+  uint64_t origin; /* its volume's at that time; 0: none */
 };
 
 struct meta_volume {
   uint64_t id;
   char name[META_NAME_MAX + 1];
   uint64_t layer, size;
-  bool tail_dirty;              /* blocks past the end to be dropped */
-  bool importing;               /* by an import that has not ended */
+  bool tail_dirty; /* blocks past the end to be dropped */
+  bool importing;  /* by an import that has not ended */
   char compress[16];
   char dedup[8];
   uint64_t domain;
-  const char *allow;            /* not owned */
-  uint64_t origin;              /* the snapshot it was cloned from; 0: none */
+  const char *allow; /* not owned */
+  uint64_t origin;   /* the snapshot it was cloned from; 0: none */
 };
 
 /* Make the file, with its first state row and the key of a keyed hash (NULL or
@@ -120,16 +120,15 @@ struct meta_session {
  * is current.
  */
 extern struct meta *meta_open (const char *path, uint64_t budget_bytes,
-                               const struct meta_session *session,
-                               bool force);
+                               const struct meta_session *session, bool force);
 /* The same without writing to any file: pages in the WAL are read from the WAL,
  * and a page that is damaged in one copy from the other.  The caller must keep
  * other processes from writing meanwhile.  NULL with ESTALE: the readable state
  * is of an older moment; with 'force' read it.
  */
-extern struct meta *
-meta_open_readonly (const char *path, uint64_t budget_bytes,
-                    const struct meta_session *session, bool force);
+extern struct meta *meta_open_readonly (const char *path, uint64_t budget_bytes,
+                                        const struct meta_session *session,
+                                        bool force);
 /* The caller accepts the pool: from now on checkpoints may copy and remove the
  * WAL.
  */
@@ -151,18 +150,21 @@ extern int meta_copy_set (struct meta *m, const char *value);
 extern void meta_copy_room (struct meta *m);
 
 enum meta_copy_state {
-  META_COPY_OFF, META_COPY_BUILDING, META_COPY_CURRENT, META_COPY_LOST
+  META_COPY_OFF,
+  META_COPY_BUILDING,
+  META_COPY_CURRENT,
+  META_COPY_LOST
 };
 struct meta_copy_status {
   enum meta_copy_state state;
   char path[1100];
-  uint64_t built_pages, total_pages;    /* META_COPY_BUILDING */
-  uint64_t since;               /* seconds since the epoch */
-  char why[160];                /* META_COPY_LOST */
-  uint64_t taken, repaired;     /* pages read from the copy, and rewritten */
+  uint64_t built_pages, total_pages; /* META_COPY_BUILDING */
+  uint64_t since;                    /* seconds since the epoch */
+  char why[160];                     /* META_COPY_LOST */
+  uint64_t taken, repaired; /* pages read from the copy, and rewritten */
 };
-extern void meta_copy_get_status (struct meta *m,
-                                  struct meta_copy_status *status);
+extern void
+meta_copy_get_status (struct meta *m, struct meta_copy_status *status);
 
 /* Read every page of both copies of pool.db and of its WAL, and write the good
  * one over the bad one; report each bad one to 'fn'.  The function calls 'step'
@@ -170,11 +172,10 @@ extern void meta_copy_get_status (struct meta *m,
  * returns -1 the function fails.  0; 1: there is no current copy to compare
  * with; -1.
  */
-extern int meta_copy_check (struct meta *m,
-                            void (*fn) (void *opaque, bool repaired,
-                                        const char *text),
-                            int (*step) (void *opaque, uint64_t bytes),
-                            void *opaque);
+extern int
+meta_copy_check (struct meta *m,
+                 void (*fn) (void *opaque, bool repaired, const char *text),
+                 int (*step) (void *opaque, uint64_t bytes), void *opaque);
 
 extern struct meta_conn *meta_writer (struct meta *m);
 extern struct meta_conn *meta_reader_get (struct meta *m);
@@ -265,13 +266,13 @@ extern int meta_get_traffic (struct meta *m, struct meta_traffic *traffic);
 /* Count them: after a commit, by the writer. */
 extern void meta_committed (struct meta *m);
 /* Allocate at least so many pages.  -1: ENOSPC, EIO. */
-extern int meta_allocate (struct meta *m, uint64_t db_pages,
-                          uint64_t wal_pages);
+extern int
+meta_allocate (struct meta *m, uint64_t db_pages, uint64_t wal_pages);
 /* Pages for which pool.db's file system has room; many if that is not known. */
 extern uint64_t meta_free_pages (struct meta *m);
 /* Free the pages beyond these, if the WAL can restart.  By the writer. */
-extern void meta_give_back (struct meta *m, uint64_t db_pages,
-                            uint64_t wal_pages);
+extern void
+meta_give_back (struct meta *m, uint64_t db_pages, uint64_t wal_pages);
 /* Write pool.db again without its free pages, which meta_give_back then frees:
  * 1; 0 while a reader is frozen, which would keep the WAL as it is; -1.  All
  * that is in use goes to the WAL once.  By the writer, outside of a
@@ -279,25 +280,24 @@ extern void meta_give_back (struct meta *m, uint64_t db_pages,
  */
 extern int meta_vacuum (struct meta *m);
 /* Set the pages that stay allocated while the pool is closed. */
-extern void meta_set_kept (struct meta *m, uint64_t db_pages,
-                           uint64_t wal_pages);
+extern void
+meta_set_kept (struct meta *m, uint64_t db_pages, uint64_t wal_pages);
 
 /* Counts of pool.db: all its pages, and the free ones among them. */
-extern int meta_page_counts (struct meta_conn *c, uint64_t *all,
-                             uint64_t *unused);
+extern int
+meta_page_counts (struct meta_conn *c, uint64_t *all, uint64_t *unused);
 
 extern int meta_state_get (struct meta_conn *c, struct meta_state *s);
 extern int meta_state_put (struct meta_conn *c, const struct meta_state *s);
 
 /* 1 found, 0 not, -1. 'value' is malloc'd. */
-extern int meta_property_get (struct meta_conn *c, const char *name,
-                              char **value);
+extern int
+meta_property_get (struct meta_conn *c, const char *name, char **value);
 /* The key of the pool's hash: 1; 0: there is none, or it is malformed; -1. */
 extern int meta_hash_key_get (struct meta_conn *c, struct hash_key *key);
-extern int meta_hash_key_put (struct meta_conn *c,
-                              const struct hash_key *key);
-extern int meta_property_put (struct meta_conn *c, const char *name,
-                              const char *value);
+extern int meta_hash_key_put (struct meta_conn *c, const struct hash_key *key);
+extern int
+meta_property_put (struct meta_conn *c, const char *name, const char *value);
 
 /* There need not be one. */
 extern int meta_property_delete (struct meta_conn *c, const char *name);
@@ -305,67 +305,66 @@ extern int meta_property_delete (struct meta_conn *c, const char *name);
 /* The last report of a kind, as meta_property_get.  The caller may have to make
  * the table first (meta_history_make).
  */
-extern int meta_report_get (struct meta_conn *c, const char *name,
-                            char **value);
-extern int meta_report_put (struct meta_conn *c, const char *name,
-                            const char *value);
+extern int
+meta_report_get (struct meta_conn *c, const char *name, char **value);
+extern int
+meta_report_put (struct meta_conn *c, const char *name, const char *value);
 
 /* The id of a domain, added if it is new ("" is 0); and its name (malloc'd). */
-extern int meta_domain_id (struct meta_conn *c, const char *name,
-                           uint64_t *id);
+extern int meta_domain_id (struct meta_conn *c, const char *name, uint64_t *id);
 extern int meta_domain_name (struct meta_conn *c, uint64_t id, char **name);
 
 extern int meta_layer_put (struct meta_conn *c, const struct meta_layer *l);
 /* 1 found, 0 not. */
-extern int meta_layer_get (struct meta_conn *c, uint64_t id,
-                           struct meta_layer *l);
+extern int
+meta_layer_get (struct meta_conn *c, uint64_t id, struct meta_layer *l);
 /* The row must be there: EIO if it is not. */
-extern int meta_layer_need (struct meta_conn *c, uint64_t id,
-                            struct meta_layer *l);
+extern int
+meta_layer_need (struct meta_conn *c, uint64_t id, struct meta_layer *l);
 extern int meta_layer_delete (struct meta_conn *c, uint64_t id);
 /* The children of layer 'old' become those of 'new'. */
-extern int meta_layer_reparent (struct meta_conn *c, uint64_t old,
-                                uint64_t new);
+extern int
+meta_layer_reparent (struct meta_conn *c, uint64_t old, uint64_t new);
 extern int meta_layer_set_dying (struct meta_conn *c, uint64_t id);
-extern int meta_layer_scan (struct meta_conn *c,
-                            int (*fn) (void *opaque,
-                                       const struct meta_layer *l),
-                            void *opaque);
+extern int
+meta_layer_scan (struct meta_conn *c,
+                 int (*fn) (void *opaque, const struct meta_layer *l),
+                 void *opaque);
 /* The same for all readable rows: skip damaged pages.  1: there are damaged
  * pages, so rows may be missing; 0: none; -1.
  */
-extern int meta_layer_salvage (struct meta_conn *c,
-                               int (*fn) (void *opaque,
-                                          const struct meta_layer *l),
-                               void *opaque);
+extern int
+meta_layer_salvage (struct meta_conn *c,
+                    int (*fn) (void *opaque, const struct meta_layer *l),
+                    void *opaque);
 extern int meta_volume_put (struct meta_conn *c, const struct meta_volume *v);
 extern int meta_volume_delete (struct meta_conn *c, uint64_t id);
 /* The volume is valid only during the call of 'fn'. */
-extern int meta_volume_scan (struct meta_conn *c,
-                             int (*fn) (void *opaque,
-                                        const struct meta_volume *v),
-                             void *opaque);
+extern int
+meta_volume_scan (struct meta_conn *c,
+                  int (*fn) (void *opaque, const struct meta_volume *v),
+                  void *opaque);
 /* As meta_layer_salvage, in no order. */
-extern int meta_volume_salvage (struct meta_conn *c,
-                                int (*fn) (void *opaque,
-                                           const struct meta_volume *v),
-                                void *opaque);
+extern int
+meta_volume_salvage (struct meta_conn *c,
+                     int (*fn) (void *opaque, const struct meta_volume *v),
+                     void *opaque);
 
-extern int meta_snapshot_put (struct meta_conn *c,
-                              const struct meta_snapshot *s);
+extern int
+meta_snapshot_put (struct meta_conn *c, const struct meta_snapshot *s);
 extern int meta_snapshot_delete (struct meta_conn *c, uint64_t id);
 /* The snapshot is valid only during the call of 'fn'.  Those of one volume come
  * by name.
  */
-extern int meta_snapshot_scan (struct meta_conn *c,
-                               int (*fn) (void *opaque,
-                                          const struct meta_snapshot *s),
-                               void *opaque);
+extern int
+meta_snapshot_scan (struct meta_conn *c,
+                    int (*fn) (void *opaque, const struct meta_snapshot *s),
+                    void *opaque);
 /* As meta_layer_salvage, in no order. */
-extern int meta_snapshot_salvage (struct meta_conn *c,
-                                  int (*fn) (void *opaque,
-                                             const struct meta_snapshot *s),
-                                  void *opaque);
+extern int
+meta_snapshot_salvage (struct meta_conn *c,
+                       int (*fn) (void *opaque, const struct meta_snapshot *s),
+                       void *opaque);
 
 /* Leaves.  get: 1 found, 0 not; 'buf' has LEAF_LEN_MAX bytes. */
 extern int meta_leaf_get (struct meta_conn *c, uint64_t branch, uint64_t leaf,
@@ -377,11 +376,9 @@ extern int meta_leaf_delete (struct meta_conn *c, uint64_t branch,
 /* Leaves of a branch from 'first' on, ascending.  'fn' returns 0 to continue, 1
  * to stop, -1 to fail, and must not write the table.
  */
-extern int meta_leaf_scan (struct meta_conn *c, uint64_t branch,
-                           uint64_t first,
-                           int (*fn) (void *opaque, uint64_t leaf,
-                                      uint64_t seq, const uint8_t *buf,
-                                      size_t len),
+extern int meta_leaf_scan (struct meta_conn *c, uint64_t branch, uint64_t first,
+                           int (*fn) (void *opaque, uint64_t leaf, uint64_t seq,
+                                      const uint8_t *buf, size_t len),
                            void *opaque);
 
 /* One leaf's rows of a branch, from seq 'last' down to 'first'. */
@@ -391,8 +388,8 @@ extern int meta_leaf_resolve (struct meta_conn *c, uint64_t branch,
                                          const uint8_t *buf, size_t len),
                               void *opaque);
 /* The branch's first leaf from 'first' on that has a row.  1, 0, -1. */
-extern int meta_leaf_next (struct meta_conn *c, uint64_t branch,
-                           uint64_t first, uint64_t *leaf);
+extern int meta_leaf_next (struct meta_conn *c, uint64_t branch, uint64_t first,
+                           uint64_t *leaf);
 
 /* Leaves of the branch's layers from seq 'first' to 'last', ascending by
  * leaf and seq; several cursors may be open at once.  next: 1, 0: no more,
@@ -407,33 +404,32 @@ struct meta_leaf_row {
 extern struct meta_cursor *meta_leaf_cursor (struct meta_conn *c,
                                              uint64_t branch, uint64_t first,
                                              uint64_t last);
-extern int meta_cursor_next (struct meta_cursor *cursor,
-                             struct meta_leaf_row *row);
+extern int
+meta_cursor_next (struct meta_cursor *cursor, struct meta_leaf_row *row);
 extern void meta_cursor_free (struct meta_cursor *cursor);
 
 /* All leaves of all layers. */
-extern int meta_leaf_scan_all (struct meta_conn *c,
-                               int (*fn) (void *opaque, uint64_t branch,
-                                          uint64_t leaf, uint64_t seq,
-                                          const uint8_t *buf, size_t len),
-                               void *opaque);
+extern int
+meta_leaf_scan_all (struct meta_conn *c,
+                    int (*fn) (void *opaque, uint64_t branch, uint64_t leaf,
+                               uint64_t seq, const uint8_t *buf, size_t len),
+                    void *opaque);
 
 /* The same, from one row on. */
 struct meta_leaf_key {
   uint64_t branch, leaf, seq;
 };
-extern int meta_leaf_scan_from (struct meta_conn *c,
-                                const struct meta_leaf_key *first,
-                                int (*fn) (void *opaque,
-                                           const struct meta_leaf_key *key,
-                                           const uint8_t *buf, size_t len),
-                                void *opaque);
+extern int
+meta_leaf_scan_from (struct meta_conn *c, const struct meta_leaf_key *first,
+                     int (*fn) (void *opaque, const struct meta_leaf_key *key,
+                                const uint8_t *buf, size_t len),
+                     void *opaque);
 
 /* Records, by group, with their present reference counts (counts.h): 1 found,
  * 0 not.  A group whose counts are damaged ends after a byte.
  */
-extern int meta_record_get (struct meta_conn *c, uint64_t group,
-                            struct blob *b);
+extern int
+meta_record_get (struct meta_conn *c, uint64_t group, struct blob *b);
 /* The record at 'addr': 1; 0: there is none; -1.  'row' is a buffer for its
  * row.
  */
@@ -447,11 +443,11 @@ extern int meta_record_put (struct meta_conn *c, uint64_t group,
                             const uint8_t *buf, size_t len);
 extern int meta_record_delete (struct meta_conn *c, uint64_t group);
 /* The same for many groups, but rows of table "count" stay. */
-extern int meta_record_delete_range (struct meta_conn *c, uint64_t first,
-                                     uint64_t last);
+extern int
+meta_record_delete_range (struct meta_conn *c, uint64_t first, uint64_t last);
 /* The row of table "count" alone: 1 found, 0 not. */
-extern int meta_count_get (struct meta_conn *c, uint64_t group,
-                           struct blob *counts);
+extern int
+meta_count_get (struct meta_conn *c, uint64_t group, struct blob *counts);
 /* Change only the row of table "count".  A pool with such a row has the
  * feature FEATURE_INCOMPAT_COUNTS.
  */
@@ -468,17 +464,17 @@ extern int meta_count_scan_strays (struct meta_conn *c,
 extern int meta_count_delete_strays (struct meta_conn *c);
 
 /* Segments' space maps. */
-extern int meta_segment_get (struct meta_conn *c, uint64_t segment,
-                             struct blob *b);
+extern int
+meta_segment_get (struct meta_conn *c, uint64_t segment, struct blob *b);
 extern int meta_segment_put (struct meta_conn *c, uint64_t segment,
                              uint32_t nr_free, uint32_t largest_run,
                              const uint8_t *buf, size_t len);
 extern int meta_segment_delete (struct meta_conn *c, uint64_t segment);
-extern int meta_segment_scan (struct meta_conn *c,
-                              int (*fn) (void *opaque, uint64_t segment,
-                                         uint32_t nr_free,
-                                         uint32_t largest_run),
-                              void *opaque);
+extern int
+meta_segment_scan (struct meta_conn *c,
+                   int (*fn) (void *opaque, uint64_t segment, uint32_t nr_free,
+                              uint32_t largest_run),
+                   void *opaque);
 
 extern int meta_limbo_put (struct meta_conn *c, uint64_t addr);
 extern int meta_limbo_delete (struct meta_conn *c, uint64_t addr);
@@ -493,8 +489,7 @@ extern int meta_copies_get (struct meta_conn *c, uint64_t addr,
                             uint64_t copies[COPIES_BESIDE], unsigned *nr);
 /* If there are none, delete the row. */
 extern int meta_copies_put (struct meta_conn *c, uint64_t addr,
-                            const uint64_t copies[COPIES_BESIDE],
-                            unsigned nr);
+                            const uint64_t copies[COPIES_BESIDE], unsigned nr);
 /* The copies of records from 'first' on, by address. */
 extern int meta_copies_scan (struct meta_conn *c, uint64_t first,
                              int (*fn) (void *opaque, uint64_t addr,
@@ -504,16 +499,15 @@ extern int meta_copies_scan (struct meta_conn *c, uint64_t first,
 extern int meta_copies_get_sectors (struct meta_conn *c, uint64_t *sectors);
 extern int meta_copies_put_sectors (struct meta_conn *c, uint64_t sectors);
 
-
 /* Samples of drift (history.h); meta-history.c. */
 struct meta_sample {
-  uint64_t id;                  /* ascending as recorded */
-  uint64_t golden;              /* a snapshot, perhaps destroyed since */
-  uint64_t time;                /* seconds since the epoch */
-  uint64_t length;              /* of the document */
-  bool asked;                   /* requested by a user: retention.h */
-  uint64_t codec;               /* as stored: any number */
-  const uint8_t *data;          /* its stored form; not owned */
+  uint64_t id;         /* ascending as recorded */
+  uint64_t golden;     /* a snapshot, perhaps destroyed since */
+  uint64_t time;       /* seconds since the epoch */
+  uint64_t length;     /* of the document */
+  bool asked;          /* requested by a user: retention.h */
+  uint64_t codec;      /* as stored: any number */
+  const uint8_t *data; /* its stored form; not owned */
   size_t len;
 };
 
@@ -530,16 +524,15 @@ extern int meta_sample_times (struct meta_conn *c, uint64_t golden,
  * by id.  The sample is valid only during the call.  'fn' returns 0 to
  * continue, 1 to stop, -1 to fail.
  */
-extern int meta_sample_scan (struct meta_conn *c, uint64_t golden,
-                             uint64_t after,
-                             int (*fn) (void *opaque,
-                                        const struct meta_sample *s),
-                             void *opaque);
+extern int
+meta_sample_scan (struct meta_conn *c, uint64_t golden, uint64_t after,
+                  int (*fn) (void *opaque, const struct meta_sample *s),
+                  void *opaque);
 /* The same for the last sample of a golden image, if it has any. */
-extern int meta_sample_newest (struct meta_conn *c, uint64_t golden,
-                               int (*fn) (void *opaque,
-                                          const struct meta_sample *s),
-                               void *opaque);
+extern int
+meta_sample_newest (struct meta_conn *c, uint64_t golden,
+                    int (*fn) (void *opaque, const struct meta_sample *s),
+                    void *opaque);
 
 /* The pool's history (events.h); meta-events.c. */
 #define META_EVENTS_MAX 10000
@@ -547,16 +540,16 @@ extern int meta_sample_newest (struct meta_conn *c, uint64_t golden,
 /* Add an event, a JSON text, in a transaction, and drop the oldest if there are
  * more than META_EVENTS_MAX.  The table must exist (meta_history_make).
  */
-extern int meta_event_put (struct meta_conn *c, uint64_t time,
-                           const char *text);
+extern int
+meta_event_put (struct meta_conn *c, uint64_t time, const char *text);
 /* The events, oldest first; none in a pool from before there were any.  'text'
  * is valid only during the call of 'fn', which returns 0 to continue, -1 to
  * fail.  1: some cannot be read, because pages are damaged; the newest come in
  * the reverse order then; 0; -1.
  */
-extern int meta_event_scan (struct meta_conn *c,
-                            int (*fn) (void *opaque, uint64_t id,
-                                       const char *text),
-                            void *opaque);
+extern int
+meta_event_scan (struct meta_conn *c,
+                 int (*fn) (void *opaque, uint64_t id, const char *text),
+                 void *opaque);
 
 #endif /* NBDEDUP_META_H */

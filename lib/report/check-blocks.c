@@ -25,14 +25,14 @@
 
 struct count {
   struct layer *layer;
-  int64_t own;                  /* difference to the parent's blocks */
+  int64_t own; /* difference to the parent's blocks */
   uint64_t blocks;
   bool done;
 };
 
 struct recount {
   struct meta_conn *c;
-  struct count *counts;         /* owned; ascending by branch, seq */
+  struct count *counts; /* owned; ascending by branch, seq */
   size_t nr;
   int (*step) (void *opaque);
   void *opaque;
@@ -51,18 +51,19 @@ compare_counts (const void *a, const void *b)
 {
   const struct layer *x = ((const struct count *) a)->layer;
 
-  return compare_places (x->branch, x->seq,
-                         ((const struct count *) b)->layer);
+  return compare_places (x->branch, x->seq, ((const struct count *) b)->layer);
 }
 
 static struct count *
 find_count (struct recount *rc, uint64_t branch, uint64_t seq)
 {
-  size_t i = array_position (rc->nr, k, compare_places (
-                               branch, seq, rc->counts[k].layer) > 0);
+  size_t i = array_position (rc->nr, k,
+                             compare_places (branch, seq, rc->counts[k].layer) >
+                               0);
 
   return i < rc->nr && compare_places (branch, seq, rc->counts[i].layer) == 0
-    ? &rc->counts[i] : NULL;
+    ? &rc->counts[i]
+    : NULL;
 }
 
 static int
@@ -75,7 +76,7 @@ count_row (void *opaque, uint64_t branch, uint64_t leaf_nr, uint64_t seq,
   unsigned i;
 
   if (ct == NULL || leaf_unpack (buf, len, &leaf) == -1)
-    return 0;                   /* other checks report it */
+    return 0; /* other checks report it */
   memset (below.state, MAP_INHERIT, sizeof below.state);
   if (resolve_leaf (rc->c, ct->layer->parent, leaf_nr, ct->layer->overlap,
                     &below) == -1)
@@ -106,8 +107,7 @@ count_past (struct recount *rc, struct layer *layer, uint64_t first,
     if (resolve_leaf (rc->c, layer, leaf_nr, UINT64_MAX, &leaf) == -1)
       return -1;
     for (i = 0; i < LEAF_BLOCKS; ++i)
-      *nr += leaf.state[i] == MAP_POINTER &&
-        leaf_nr * LEAF_BLOCKS + i >= first;
+      *nr += leaf.state[i] == MAP_POINTER && leaf_nr * LEAF_BLOCKS + i >= first;
   }
 }
 
@@ -156,7 +156,8 @@ int
 check_blocks (struct nbdedup_pool *pool, struct meta_conn *c,
               int (*step) (void *opaque),
               void (*wrong) (void *opaque, uint64_t layer, uint64_t stored,
-                             uint64_t found), void *opaque)
+                             uint64_t found),
+              void *opaque)
 {
   struct recount rc = { .c = c, .step = step, .opaque = opaque };
   struct meta_layer stored;
@@ -182,7 +183,7 @@ check_blocks (struct nbdedup_pool *pool, struct meta_conn *c,
   for (i = 0; i < rc.nr && r == 0; ++i) {
     ct = &rc.counts[i];
     if (ct->layer->nr_names == 0)
-      continue;                 /* no figure shows a nameless layer's count */
+      continue; /* no figure shows a nameless layer's count */
     r = meta_layer_get (c, ct->layer->id, &stored);
     if (r == 1 && stored.blocks != ct->blocks)
       wrong (opaque, stored.id, stored.blocks, ct->blocks);

@@ -17,13 +17,13 @@
 struct row {
   uint64_t addr;
   uint64_t copies[COPIES_BESIDE];
-  unsigned nr;                  /* that stay */
+  unsigned nr; /* that stay */
 };
 
 struct copies_scan {
   struct repair *rp;
-  uint64_t next, end;           /* addresses */
-  struct row *rows;             /* owned; those that change */
+  uint64_t next, end; /* addresses */
+  struct row *rows;   /* owned; those that change */
   size_t nr;
   struct blob row;
 };
@@ -34,14 +34,12 @@ find (struct copies_scan *s, uint64_t addr, struct record *r)
 {
   int found = meta_record_find (s->rp->c, addr, &s->row, r);
 
-  return found == -1 && errno == EIO && !meta_is_damaged (s->rp->c) ? 0
-    : found;
+  return found == -1 && errno == EIO && !meta_is_damaged (s->rp->c) ? 0 : found;
 }
 
 /* Is it a copy of this record?  1, 0, -1. */
 static int
-is_copy_of (struct copies_scan *s, const struct record *primary,
-            uint64_t addr)
+is_copy_of (struct copies_scan *s, const struct record *primary, uint64_t addr)
 {
   struct record r;
   int found = find (s, addr, &r);

@@ -25,13 +25,13 @@
 struct derive {
   struct nbdedup_pool *pool;
   struct verifier v;
-  const uint8_t *content;       /* of the last derive_content */
+  const uint8_t *content; /* of the last derive_content */
 
   /* The place of the last record found; the next one is usually near. */
-  uint16_t *chunks;             /* owned; of 'segment'; NULL: not known */
+  uint16_t *chunks; /* owned; of 'segment'; NULL: not known */
   unsigned nr_chunks, last;
   uint64_t segment;
-  uint64_t chunk;               /* address of the summary in 'buf'; 0: none */
+  uint64_t chunk; /* address of the summary in 'buf'; 0: none */
   uint8_t buf[SUMMARY_CHUNK_MAX];
 };
 
@@ -71,8 +71,7 @@ derive_forget (struct derive *d)
 enum content
 derive_content (struct derive *d, const struct pointer *ptr, uint32_t lsize)
 {
-  int64_t n = store_read_most (d->pool->store, ptr->addr, d->v.raw,
-                               ptr->psize);
+  int64_t n = store_read_most (d->pool->store, ptr->addr, d->v.raw, ptr->psize);
 
   if (n == -1)
     return CONTENT_UNKNOWN;
@@ -146,7 +145,7 @@ derive_chunks (struct derive *d, struct meta_conn *c, uint64_t segment,
 
 struct take {
   struct segment_map *map;
-  uint64_t end;                 /* groups of the segment */
+  uint64_t end; /* groups of the segment */
   bool wrong;
 };
 
@@ -162,8 +161,7 @@ take_group (void *opaque, uint64_t group, const uint8_t *buf, size_t len)
   if (group >= t->end)
     return 1;
   while ((n = record_next (group, buf, len, &off, &r)) != 0)
-    if (n == -1 ||
-        segment_map_set_slot (map, r.slot) == -1 ||
+    if (n == -1 || segment_map_set_slot (map, r.slot) == -1 ||
         segment_map_set (map, (unsigned) (r.ptr.addr % map->nr_sectors),
                          sectors_of (r.ptr.psize, map->sector_bytes)) == -1) {
       t->wrong = true;
@@ -218,15 +216,15 @@ find_slot (struct derive *d, uint64_t addr, unsigned index,
     d->chunk = addr;
   }
   for (i = 1; i < slots; ++i)
-    if (summary_slot_unpack (pool->uuid, addr * pool->sector_bytes +
-                             i * SUMMARY_SLOT_BYTES, addr / per_segment,
-                             per_segment, d->buf + i * SUMMARY_SLOT_BYTES, r,
-                             &birth) == 1 &&
+    if (summary_slot_unpack (pool->uuid,
+                             addr * pool->sector_bytes + i * SUMMARY_SLOT_BYTES,
+                             addr / per_segment, per_segment,
+                             d->buf + i * SUMMARY_SLOT_BYTES, r, &birth) == 1 &&
         r->ptr.addr == ptr->addr && r->ptr.psize == ptr->psize &&
         r->ptr.codec == ptr->codec && r->ptr.cksum == ptr->cksum &&
         r->lsize == lsize &&
-        hasher_digest (d->v.hasher, r->domain, d->content, lsize,
-                       &digest) == 0 &&
+        hasher_digest (d->v.hasher, r->domain, d->content, lsize, &digest) ==
+          0 &&
         memcmp (&digest, &r->digest, sizeof digest) == 0) {
       r->slot = (uint16_t) (index * slots + i);
       r->flags = r->domain ? RECORD_EXTENDED : 0;
@@ -236,8 +234,8 @@ find_slot (struct derive *d, uint64_t addr, unsigned index,
 }
 
 int
-derive_record (struct derive *d, struct meta_conn *c,
-               const struct pointer *ptr, uint32_t lsize, struct record *r)
+derive_record (struct derive *d, struct meta_conn *c, const struct pointer *ptr,
+               uint32_t lsize, struct record *r)
 {
   unsigned per_segment = SEGMENT_BYTES / d->pool->sector_bytes, i, n;
   uint64_t segment = ptr->addr / per_segment;
@@ -257,8 +255,8 @@ derive_record (struct derive *d, struct meta_conn *c,
   for (n = 0; n < d->nr_chunks && !found; ++n) {
     i = (d->last + n) % d->nr_chunks;
     if (d->chunks[i] != SEGMENT_CHUNK_LOST)
-      found = find_slot (d, segment * per_segment + d->chunks[i], i, ptr,
-                         lsize, r);
+      found = find_slot (d, segment * per_segment + d->chunks[i], i, ptr, lsize,
+                         r);
     if (found)
       d->last = i;
   }

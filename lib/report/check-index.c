@@ -22,9 +22,9 @@ struct bad_row {
 
 struct index_scan {
   struct repair *rp;
-  struct index_entry *ops;      /* owned; fold_index */
+  struct index_entry *ops; /* owned; fold_index */
   size_t nr_ops;
-  struct bad_row *bad_rows;     /* owned */
+  struct bad_row *bad_rows; /* owned */
   size_t nr_bad_rows;
   struct index_runs runs;
   uint64_t next_group, end_group;
@@ -64,9 +64,9 @@ look_at_row (void *opaque, unsigned run, uint64_t low, const uint8_t *buf,
     s->rp->more = true;
     return 1;
   }
-  return is_row_in_order (low, buf, len) ? 0
-    : array_push (&s->bad_rows, &s->nr_bad_rows,
-                  (struct bad_row) { run, low });
+  return is_row_in_order (low, buf, len)
+    ? 0
+    : array_push (&s->bad_rows, &s->nr_bad_rows, (struct bad_row) { run, low });
 }
 
 /* Add the entry, or a negative one, so often. */
@@ -140,8 +140,8 @@ drop_rows (struct index_scan *s)
   size_t i;
 
   for (i = 0; i < s->nr_bad_rows; ++i)
-    if (meta_index_delete (s->rp->c, s->bad_rows[i].run,
-                           s->bad_rows[i].low) == -1)
+    if (meta_index_delete (s->rp->c, s->bad_rows[i].run, s->bad_rows[i].low) ==
+        -1)
       return -1;
   return 0;
 }
@@ -237,11 +237,11 @@ repair_index (struct repair *rp)
 
 struct limbo {
   struct repair *rp;
-  uint64_t next, end;           /* addresses */
-  uint64_t *addrs;              /* owned; ascending */
+  uint64_t next, end; /* addresses */
+  uint64_t *addrs;    /* owned; ascending */
   size_t nr;
   struct blob row;
-  size_t nr_dead;               /* the first ones: records to check */
+  size_t nr_dead; /* the first ones: records to check */
 };
 
 static int

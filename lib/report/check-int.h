@@ -17,32 +17,32 @@
 /* A layer, as pool.db has it at this moment. */
 struct repair_layer {
   struct meta_layer row;
-  uint64_t end;                 /* no volume shows blocks past it */
-  uint64_t pointers;            /* found */
+  uint64_t end;      /* no volume shows blocks past it */
+  uint64_t pointers; /* found */
 };
 
 struct repair {
   struct nbdedup_pool *pool;
   nbdedup_progress_fn *progress;
   void *opaque;
-  uint64_t pieces;              /* for progress */
+  uint64_t pieces; /* for progress */
 
   /* Most rows for one transaction to change, so that it fits in the WAL. */
   unsigned rows;
 
   uint64_t lost_blocks;
-  bool records_are_right;       /* each pointer has its record */
+  bool records_are_right; /* each pointer has its record */
 
-  void *arg;                    /* of this pass */
+  void *arg; /* of this pass */
 
   /* The rest belongs to one transaction. */
-  struct meta_conn *c;          /* its writer */
+  struct meta_conn *c; /* its writer */
   struct meta_state *state;
-  struct repair_layer *layers;  /* owned; ascending by branch, seq */
+  struct repair_layer *layers; /* owned; ascending by branch, seq */
   size_t nr_layers;
-  bool more;                    /* this pass has not ended */
-  bool maps_changed;            /* the map's cache is out of date */
-  bool records_gone;            /* ... and so is the dedup table's */
+  bool more;         /* this pass has not ended */
+  bool maps_changed; /* the map's cache is out of date */
+  bool records_gone; /* ... and so is the dedup table's */
 };
 
 /* Run 'fn' in transactions of folds until it leaves rp->more false, and 'done'
@@ -51,14 +51,14 @@ struct repair {
  */
 extern int repair_pass (struct repair *rp, int (*fn) (struct repair *rp),
                         void (*done) (struct repair *rp), void *arg);
-extern struct repair_layer *repair_find_layer (struct repair *rp,
-                                               uint64_t branch, uint64_t seq);
+extern struct repair_layer *
+repair_find_layer (struct repair *rp, uint64_t branch, uint64_t seq);
 
 /* The passes of other files; check-repair.c has their order. */
-extern int repair_copies (struct repair *rp);   /* check-copies.c */
-extern int repair_records (struct repair *rp);  /* check-records.c */
-extern int repair_space (struct repair *rp);    /* check-space.c */
-extern int repair_index (struct repair *rp);    /* check-index.c */
+extern int repair_copies (struct repair *rp);  /* check-copies.c */
+extern int repair_records (struct repair *rp); /* check-records.c */
+extern int repair_space (struct repair *rp);   /* check-space.c */
+extern int repair_index (struct repair *rp);   /* check-index.c */
 extern int repair_limbo (struct repair *rp);
 
 /*----------------------------------------------------------------------
@@ -78,9 +78,8 @@ extern void derive_forget (struct derive *d);
  * read and do not match.
  */
 enum content { CONTENT_GOOD, CONTENT_LOST, CONTENT_UNKNOWN };
-extern enum content derive_content (struct derive *d,
-                                    const struct pointer *ptr,
-                                    uint32_t lsize);
+extern enum content
+derive_content (struct derive *d, const struct pointer *ptr, uint32_t lsize);
 
 /* After CONTENT_GOOD: make the record of these bytes if a summary describes
  * it, without references and not indexed.  1, 0, -1 (pool.db cannot be read).
@@ -100,7 +99,7 @@ extern int derive_chunks (struct derive *d, struct meta_conn *c,
 /* A segment's map, from its records and summary chunks.  1; 0: the chunks are
  * not known, or records overlap; -1.
  */
-extern int derive_map (struct derive *d, struct meta_conn *c,
-                       uint64_t segment, struct segment_map **map);
+extern int derive_map (struct derive *d, struct meta_conn *c, uint64_t segment,
+                       struct segment_map **map);
 
 #endif /* NBDEDUP_CHECK_INT_H */

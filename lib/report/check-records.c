@@ -33,7 +33,7 @@
 /* A record's row, and its pointers in the maps. */
 struct counted {
   struct record r;
-  uint64_t equal, other;        /* pointers: to this, to its address only */
+  uint64_t equal, other; /* pointers: to this, to its address only */
   bool changed;
 };
 
@@ -45,27 +45,27 @@ struct stray {
 };
 
 struct window {
-  struct derive *derive;        /* owned */
-  uint64_t next_group;          /* of the pass */
-  bool records_gone;            /* in this pass */
+  struct derive *derive; /* owned */
+  uint64_t next_group;   /* of the pass */
+  bool records_gone;     /* in this pass */
 
   /* One transaction's. */
-  struct counted *entries;      /* owned; ascending by address */
-  size_t nr, max, cap;          /* max: of entries to load */
-  uint64_t first, end;          /* groups */
-  uint64_t *damaged;            /* owned; groups; ascending */
+  struct counted *entries; /* owned; ascending by address */
+  size_t nr, max, cap;     /* max: of entries to load */
+  uint64_t first, end;     /* groups */
+  uint64_t *damaged;       /* owned; groups; ascending */
   size_t nr_damaged;
-  struct stray *strays;         /* owned */
+  struct stray *strays; /* owned */
   size_t nr_strays;
-  bool collecting;              /* ... are being collected */
-  struct counted *fresh;        /* owned; made from strays; ascending */
+  bool collecting;       /* ... are being collected */
+  struct counted *fresh; /* owned; made from strays; ascending */
   size_t nr_fresh;
-  bool again;                   /* this window needs another transaction */
+  bool again; /* this window needs another transaction */
   uint64_t lost_blocks;
-  uint64_t kept;                /* strays that stay */
-  unsigned changes;             /* rows */
+  uint64_t kept;    /* strays that stay */
+  unsigned changes; /* rows */
 
-  uint64_t nr_rebuilt;          /* of all transactions */
+  uint64_t nr_rebuilt; /* of all transactions */
 };
 
 /*----------------------------------------------------------------------
@@ -89,7 +89,7 @@ load_group (void *opaque, uint64_t group, const uint8_t *buf, size_t len)
   int n;
 
   if (w->nr + RECORD_GROUP_SECTORS > w->max) {
-    assert (w->nr > 0);         /* so each window has a group at least */
+    assert (w->nr > 0); /* so each window has a group at least */
     w->end = group;
     return 1;
   }
@@ -109,8 +109,7 @@ find_entry (struct window *w, uint64_t addr)
 {
   size_t i = array_position (w->nr, k, w->entries[k].r.ptr.addr < addr);
 
-  return i < w->nr && w->entries[i].r.ptr.addr == addr ? &w->entries[i]
-    : NULL;
+  return i < w->nr && w->entries[i].r.ptr.addr == addr ? &w->entries[i] : NULL;
 }
 
 static bool
@@ -140,8 +139,9 @@ static void
 end_before (struct window *w, uint64_t group)
 {
   w->end = group;
-  w->nr = array_position (w->nr, k, w->entries[k].r.ptr.addr <
-                          group * RECORD_GROUP_SECTORS);
+  w->nr = array_position (w->nr, k,
+                          w->entries[k].r.ptr.addr <
+                            group * RECORD_GROUP_SECTORS);
   w->nr_strays = array_position (w->nr_strays, k,
                                  group_of (&w->strays[k]) < group);
   w->nr_damaged = array_position (w->nr_damaged, k, w->damaged[k] < group);
@@ -197,8 +197,10 @@ count_leaf (void *opaque, uint64_t branch, uint64_t leaf_nr, uint64_t seq,
   unsigned i;
 
   if (l == NULL || leaf_unpack (buf, len, &leaf) == -1)
-    return nbdedup_fail (EIO, "pool.db: map leaf %" PRIu64 " of branch %"
-                         PRIu64 " is damaged again", leaf_nr, branch);
+    return nbdedup_fail (EIO,
+                         "pool.db: map leaf %" PRIu64 " of branch %" PRIu64
+                         " is damaged again",
+                         leaf_nr, branch);
   s.lsize = l->row.block_size;
   for (i = 0; i < LEAF_BLOCKS; ++i) {
     if (leaf.state[i] != MAP_POINTER)
@@ -217,8 +219,7 @@ count_leaf (void *opaque, uint64_t branch, uint64_t leaf_nr, uint64_t seq,
  * name copies.
  */
 static int
-count_copies (void *opaque, uint64_t addr, const uint64_t *copies,
-              unsigned nr)
+count_copies (void *opaque, uint64_t addr, const uint64_t *copies, unsigned nr)
 {
   struct repair *rp = opaque;
   struct window *w = rp->arg;
@@ -237,7 +238,8 @@ count_copies (void *opaque, uint64_t addr, const uint64_t *copies,
 static int
 count_all (struct repair *rp)
 {
-  return meta_leaf_scan_all (rp->c, count_leaf, rp) == -1 ? -1
+  return meta_leaf_scan_all (rp->c, count_leaf, rp) == -1
+    ? -1
     : meta_copies_scan (rp->c, 0, count_copies, rp);
 }
 
@@ -258,19 +260,20 @@ overlaps (struct repair *rp, const struct window *w, const struct record *r)
 {
   uint32_t sector = rp->state->sector_bytes;
   const struct counted *last = last_fresh (w);
-  size_t i = array_position (w->nr, k,
-                             w->entries[k].r.ptr.addr < r->ptr.addr);
+  size_t i = array_position (w->nr, k, w->entries[k].r.ptr.addr < r->ptr.addr);
 
-  if (last && last->r.ptr.addr + sectors_of (last->r.ptr.psize, sector) >
-      r->ptr.addr)
+  if (last &&
+      last->r.ptr.addr + sectors_of (last->r.ptr.psize, sector) > r->ptr.addr)
     return true;
-  if (i > 0 && w->entries[i - 1].r.ptr.addr +
-      sectors_of (w->entries[i - 1].r.ptr.psize, sector) > r->ptr.addr)
+  if (i > 0 &&
+      w->entries[i - 1].r.ptr.addr +
+          sectors_of (w->entries[i - 1].r.ptr.psize, sector) >
+        r->ptr.addr)
     return true;
   if (i < w->nr && w->entries[i].r.ptr.addr == r->ptr.addr)
     i++;
-  return i < w->nr && r->ptr.addr + sectors_of (r->ptr.psize, sector) >
-    w->entries[i].r.ptr.addr;
+  return i < w->nr &&
+    r->ptr.addr + sectors_of (r->ptr.psize, sector) > w->entries[i].r.ptr.addr;
 }
 
 /* Set RECORD_INDEXED if the hash index has an entry for it. */
@@ -299,9 +302,10 @@ add_fresh (struct repair *rp, struct window *w, const struct record *r)
                   (struct counted) { .r = *r, .changed = true }) == -1)
     return -1;
   if (w->nr_rebuilt++ < LOG_LINES_MAX)
-    nbdedup_log (NBDEDUP_LOG_WARNING, "%s: check --repair: the record at %"
-                 PRIu64 " was restored from its summary", rp->pool->path,
-                 r->ptr.addr);
+    nbdedup_log (NBDEDUP_LOG_WARNING,
+                 "%s: check --repair: the record at %" PRIu64
+                 " was restored from its summary",
+                 rp->pool->path, r->ptr.addr);
   return 0;
 }
 
@@ -315,8 +319,10 @@ merge_fresh (struct window *w)
     return -1;
   w->nr = k;
   while (j > 0)
-    w->entries[--k] = i > 0 && w->entries[i - 1].r.ptr.addr >
-      w->fresh[j - 1].r.ptr.addr ? w->entries[--i] : w->fresh[--j];
+    w->entries[--k] = i > 0 &&
+        w->entries[i - 1].r.ptr.addr > w->fresh[j - 1].r.ptr.addr
+      ? w->entries[--i]
+      : w->fresh[--j];
   return 0;
 }
 
@@ -347,7 +353,7 @@ rebuild_record (struct repair *rp, struct window *w, const struct stray *s)
   r.refcount = e->r.refcount;
   e->r = r;
   e->changed = true;
-  rp->records_gone = true;      /* this replaced a record */
+  rp->records_gone = true; /* this replaced a record */
   return 0;
 }
 
@@ -400,7 +406,7 @@ judge_strays (struct repair *rp, struct window *w)
     last = last_fresh (w);
     if (last && last->r.ptr.addr == s->ptr.addr &&
         is_equal (&last->r, &s->ptr, s->lsize))
-      continue;                 /* another block of the same record */
+      continue; /* another block of the same record */
     switch (derive_content (w->derive, &s->ptr, s->lsize)) {
     case CONTENT_GOOD:
       if (rebuild_record (rp, w, s) == -1)
@@ -459,8 +465,9 @@ put_group (struct repair *rp, struct window *w, uint64_t group, size_t *i)
   size_t j, len = 0;
 
   rp->records_gone |= changed;
-  for (j = *i; j < w->nr && w->entries[j].r.ptr.addr / RECORD_GROUP_SECTORS
-         == group; ++j) {
+  for (j = *i;
+       j < w->nr && w->entries[j].r.ptr.addr / RECORD_GROUP_SECTORS == group;
+       ++j) {
     if (set_count (rp, &w->entries[j]) == -1)
       return -1;
     changed |= w->entries[j].changed;
@@ -492,7 +499,7 @@ put_groups (struct repair *rp, struct window *w)
 
   while (i < w->nr || d < w->nr_damaged) {
     group = i < w->nr ? w->entries[i].r.ptr.addr / RECORD_GROUP_SECTORS
-      : UINT64_MAX;
+                      : UINT64_MAX;
     if (d < w->nr_damaged && w->damaged[d] <= group)
       group = w->damaged[d++];
     if (w->changes >= rp->rows) {
@@ -613,9 +620,10 @@ repair_records (struct repair *rp)
   else if (w.derive != NULL)
     r = run_passes (rp, &w);
   if (w.nr_rebuilt > LOG_LINES_MAX)
-    nbdedup_log (NBDEDUP_LOG_WARNING, "%s: check --repair: %" PRIu64 " records "
-                 "were restored from their summaries", rp->pool->path,
-                 w.nr_rebuilt);
+    nbdedup_log (NBDEDUP_LOG_WARNING,
+                 "%s: check --repair: %" PRIu64 " records "
+                 "were restored from their summaries",
+                 rp->pool->path, w.nr_rebuilt);
   derive_free (w.derive);
   free (w.entries);
   free (w.damaged);

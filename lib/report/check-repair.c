@@ -73,8 +73,9 @@ repair_find_layer (struct repair *rp, uint64_t branch, uint64_t seq)
 {
   const struct repair_layer key = { .row = { .branch = branch, .seq = seq } };
 
-  return rp->nr_layers == 0 ? NULL :
-    bsearch (&key, rp->layers, rp->nr_layers, sizeof key, compare_layers);
+  return rp->nr_layers == 0
+    ? NULL
+    : bsearch (&key, rp->layers, rp->nr_layers, sizeof key, compare_layers);
 }
 
 static int
@@ -194,7 +195,7 @@ struct fix {
 };
 
 struct fixes {
-  struct fix *p;                /* owned */
+  struct fix *p; /* owned */
   size_t nr;
   uint64_t lost_blocks;
 };
@@ -210,7 +211,7 @@ judge_leaf (struct repair_layer *l, uint64_t leaf_nr, const uint8_t *buf,
 
   memset (fix->content.state, MAP_INHERIT, sizeof fix->content.state);
   fix->nr_lost = 0;
-  if (l == NULL)                /* no layer: no volume can read it */
+  if (l == NULL) /* no layer: no volume can read it */
     return true;
   if (leaf_unpack (buf, len, &fix->content) == -1) {
     for (i = 0; i < LEAF_BLOCKS; ++i) {
@@ -261,9 +262,9 @@ fix_leaves (struct repair *rp)
   for (i = 0; i < fixes->nr; ++i) {
     fix = &fixes->p[i];
     len = leaf_pack (&fix->content, buf);
-    if ((len > 0 ? meta_leaf_put (rp->c, fix->branch, fix->leaf, fix->seq,
-                                  buf, len)
-         : meta_leaf_delete (rp->c, fix->branch, fix->leaf, fix->seq)) == -1)
+    if ((len > 0
+           ? meta_leaf_put (rp->c, fix->branch, fix->leaf, fix->seq, buf, len)
+           : meta_leaf_delete (rp->c, fix->branch, fix->leaf, fix->seq)) == -1)
       return -1;
     fixes->lost_blocks += fix->nr_lost;
     if (fix->nr_lost > 0)
@@ -284,10 +285,11 @@ leaves_done (struct repair *rp)
   rp->lost_blocks += fixes->lost_blocks;
   for (i = 0; i < fixes->nr; ++i) {
     fix = &fixes->p[i];
-    layer = fix->nr_lost == 0 ? NULL
+    layer = fix->nr_lost == 0
+      ? NULL
       : volumes_find_layer (rp->pool->volumes,
-                            repair_find_layer (rp, fix->branch,
-                                               fix->seq)->row.id);
+                            repair_find_layer (rp, fix->branch, fix->seq)
+                              ->row.id);
     if (layer)
       (void) lost_leaves_note (rp->pool->lost, layer, fix->leaf, 1, 0);
   }
@@ -314,7 +316,7 @@ struct right_blocks {
 struct totals {
   uint64_t records, record_bytes, stored_sectors, index_entries;
   uint64_t copy_sectors;
-  struct right_blocks *blocks;  /* owned; of layers whose count is wrong */
+  struct right_blocks *blocks; /* owned; of layers whose count is wrong */
   size_t nr_blocks;
   struct repair *rp;
 };
@@ -459,8 +461,8 @@ static int
 run_passes (struct repair *rp)
 {
   static int (*const passes[]) (struct repair *rp) = {
-    repair_leaves, repair_copies, repair_records, repair_space, repair_index,
-    repair_limbo, repair_totals,
+    repair_leaves, repair_copies, repair_records, repair_space,
+    repair_index,  repair_limbo,  repair_totals,
   };
   size_t i;
 
@@ -472,7 +474,7 @@ run_passes (struct repair *rp)
                  nbdedup_error ());
   }
   for (i = 0; i < sizeof passes / sizeof passes[0]; ++i) {
-    if (passes[i] (rp) == 0)
+    if (passes[i](rp) == 0)
       continue;
     if (errno != EIO || txg_check (rp->pool->txg) == -1)
       return -1;
@@ -488,7 +490,10 @@ check_repair (struct nbdedup_pool *pool, uint64_t *lost_blocks,
               nbdedup_progress_fn *progress, void *opaque)
 {
   struct repair rp = {
-    .pool = pool, .progress = progress, .opaque = opaque, .rows = ROWS,
+    .pool = pool,
+    .progress = progress,
+    .opaque = opaque,
+    .rows = ROWS,
   };
   int r, err;
 

@@ -34,16 +34,16 @@ struct held {
 
 struct scan {
   struct repair *rp;
-  struct derive *derive;        /* owned */
-  struct segment_map *map;      /* owned; of the segment that is read */
+  struct derive *derive;   /* owned */
+  struct segment_map *map; /* owned; of the segment that is read */
   struct seg_row {
     uint64_t segment;
     uint32_t nr_free, largest_run;
-  } *rows;                      /* owned; ascending */
+  } *rows; /* owned; ascending */
   size_t nr_rows;
-  uint64_t next, found;         /* segments */
+  uint64_t next, found; /* segments */
   bool more;
-  struct held *held;            /* owned; ascending */
+  struct held *held; /* owned; ascending */
   size_t nr_held;
 };
 
@@ -129,8 +129,8 @@ find_segment (struct scan *s, uint64_t from)
   size_t i = array_position (s->nr_rows, k, s->rows[k].segment < from);
 
   s->found = UINT64_MAX;
-  if (meta_record_scan (s->rp->c, from * groups_per_segment (s->rp),
-                        note_group, s) == -1)
+  if (meta_record_scan (s->rp->c, from * groups_per_segment (s->rp), note_group,
+                        s) == -1)
     return -1;
   if (i < s->nr_rows && s->rows[i].segment < s->found)
     s->found = s->rows[i].segment;
@@ -202,9 +202,9 @@ put_map (struct scan *s, struct held *h)
   h->nr_free = map->nr_sectors - map->nr_used;
   h->largest_run = segment_map_largest_run (map, &start);
   buf = segment_map_pack (map, &len);
-  return buf == NULL ? -1 : meta_segment_put (s->rp->c, h->segment,
-                                              h->nr_free, h->largest_run,
-                                              buf, len);
+  return buf == NULL ? -1
+                     : meta_segment_put (s->rp->c, h->segment, h->nr_free,
+                                         h->largest_run, buf, len);
 }
 
 static int
@@ -235,13 +235,13 @@ held_done (struct repair *rp)
   for (i = 0; i < s->nr_held; ++i) {
     h = &s->held[i];
     if (h->fixed)
-      space_replace (rp->pool->space, h->segment, h->nr_free,
-                     h->largest_run);
+      space_replace (rp->pool->space, h->segment, h->nr_free, h->largest_run);
     else
-      nbdedup_log (NBDEDUP_LOG_ERROR, "%s: check --repair: segment %" PRIu64
+      nbdedup_log (NBDEDUP_LOG_ERROR,
+                   "%s: check --repair: segment %" PRIu64
                    ": its records overlap, or its summaries are unclear: "
-                   "nbdedup stores nothing more there", rp->pool->path,
-                   h->segment);
+                   "nbdedup stores nothing more there",
+                   rp->pool->path, h->segment);
   }
 }
 

@@ -47,32 +47,32 @@ struct check {
   struct meta_conn *c;
   struct meta_state state;
   uint64_t nr_errors;
-  json_t *problems;             /* owned */
-  json_t *repairs;              /* of the check before the repair; or NULL */
+  json_t *problems; /* owned */
+  json_t *repairs;  /* of the check before the repair; or NULL */
 
-  struct seen *window;          /* owned; ascending by address */
+  struct seen *window; /* owned; ascending by address */
   size_t nr, max;
-  uint64_t first_addr;          /* of the window's first group */
-  uint64_t next_group;          /* first group past the window */
-  bool more;                    /* there are records past the window */
+  uint64_t first_addr; /* of the window's first group */
+  uint64_t next_group; /* first group past the window */
+  bool more;           /* there are records past the window */
 
   uint64_t records, record_bytes, stored_sectors; /* with references */
-  uint64_t copy_sectors;        /* of stored_sectors */
-  struct segment_map *map;      /* of a segment, by its records */
-  uint16_t *slots;              /* owned; the records' slots in summaries */
+  uint64_t copy_sectors;                          /* of stored_sectors */
+  struct segment_map *map; /* of a segment, by its records */
+  uint16_t *slots;         /* owned; the records' slots in summaries */
   size_t nr_slots;
 
   struct layer_count {
     uint64_t id, branch, seq, pointers, found;
-    uint64_t end;               /* no pointers may be past it: its size */
+    uint64_t end; /* no pointers may be past it: its size */
     uint32_t block_size;
-  } *layers;                    /* owned; ascending by branch, seq */
+  } *layers; /* owned; ascending by branch, seq */
   size_t nr_layers;
   bool first_window;
 
   uint64_t index_entries, stale_entries;
-  uint64_t good_entries, indexed; /* entries with a record; the reverse */
-  uint64_t unreferenced, in_limbo;      /* records without references */
+  uint64_t good_entries, indexed;  /* entries with a record; the reverse */
+  uint64_t unreferenced, in_limbo; /* records without references */
   struct blob row;
 
   nbdedup_progress_fn *progress;
@@ -96,8 +96,8 @@ was_not_repaired (struct check *ck, const char *text)
   size_t i;
 
   json_array_foreach (ck->repairs, i, repair)
-    if (is_of_same (text, json_string_value (json_object_get (repair,
-                                                              "problem"))))
+    if (is_of_same (text,
+                    json_string_value (json_object_get (repair, "problem"))))
       json_object_set_new (repair, "repaired", json_false ());
 }
 
@@ -171,9 +171,10 @@ take_chunks (struct check *ck, const struct segment_map *row)
     if (segment_map_set_slot (map, ck->slots[i]) == -1)
       problem (ck, "%s", nbdedup_error ());
   if (!same_slots (map, row))
-    problem (ck, "segment %" PRIu64 ": the space map has %" PRIu32
-             " slots in use, records take %" PRIu32, map->id,
-             row->nr_slots_used, map->nr_slots_used);
+    problem (ck,
+             "segment %" PRIu64 ": the space map has %" PRIu32
+             " slots in use, records take %" PRIu32,
+             map->id, row->nr_slots_used, map->nr_slots_used);
 }
 
 static int
@@ -196,7 +197,8 @@ end_segment (struct check *ck)
   else {
     take_chunks (ck, row);
     if (!same_bits (map, row))
-      problem (ck, "segment %" PRIu64 ": the space map has %" PRIu32
+      problem (ck,
+               "segment %" PRIu64 ": the space map has %" PRIu32
                " sectors in use, records and summaries take %" PRIu32,
                map->id, row->nr_used, map->nr_used);
   }
@@ -221,11 +223,10 @@ take_sectors (struct check *ck, const struct record *r)
     return -1;
   if (array_push (&ck->slots, &ck->nr_slots, r->slot) == -1)
     return -1;
-  if (r->ptr.addr % per + sectors_of (r->ptr.psize, ck->state.sector_bytes)
-      > per ||
+  if (r->ptr.addr % per + sectors_of (r->ptr.psize, ck->state.sector_bytes) >
+        per ||
       segment_map_set (ck->map, r->ptr.addr % per,
-                       sectors_of (r->ptr.psize,
-                                   ck->state.sector_bytes)) == -1)
+                       sectors_of (r->ptr.psize, ck->state.sector_bytes)) == -1)
     problem (ck, "record at %" PRIu64 ": overlaps another", r->ptr.addr);
   return 0;
 }
@@ -268,7 +269,7 @@ window_group (void *opaque, uint64_t group, const uint8_t *buf, size_t len)
   int n;
 
   if (ck->nr + RECORD_GROUP_SECTORS > ck->max) {
-    assert (ck->nr > 0);        /* so each window has a group at least */
+    assert (ck->nr > 0); /* so each window has a group at least */
     ck->next_group = group;
     ck->more = true;
     return 1;
@@ -302,11 +303,13 @@ static struct layer_count *
 find_layer_count (struct check *ck, uint64_t branch, uint64_t seq)
 {
   struct layer_count *lc = ck->layers;
-  size_t i = array_position (ck->nr_layers, k, lc[k].branch < branch ||
-                             (lc[k].branch == branch && lc[k].seq < seq));
+  size_t i = array_position (ck->nr_layers, k,
+                             lc[k].branch < branch ||
+                               (lc[k].branch == branch && lc[k].seq < seq));
 
   return i < ck->nr_layers && lc[i].branch == branch && lc[i].seq == seq
-    ? &lc[i] : NULL;
+    ? &lc[i]
+    : NULL;
 }
 
 static int
@@ -326,18 +329,22 @@ check_pointer (struct check *ck, struct layer_count *lc, uint64_t block,
   struct seen *s;
 
   if (ptr->addr < first || ptr->addr >= end)
-    return;                     /* of another window */
+    return; /* of another window */
   s = find_seen (ck, ptr->addr);
   if (s == NULL) {
-    problem (ck, "layer %" PRIu64 " block %" PRIu64 ": points to sector %"
-             PRIu64 ", where there is no record", lc->id, block, ptr->addr);
+    problem (ck,
+             "layer %" PRIu64 " block %" PRIu64 ": points to sector %" PRIu64
+             ", where there is no record",
+             lc->id, block, ptr->addr);
     return;
   }
   s->found++;
   if (s->ptr.psize != ptr->psize || s->ptr.codec != ptr->codec ||
       s->ptr.cksum != ptr->cksum || s->lsize != lc->block_size)
-    problem (ck, "layer %" PRIu64 " block %" PRIu64 ": the pointer and the "
-             "record at %" PRIu64 " differ", lc->id, block, ptr->addr);
+    problem (ck,
+             "layer %" PRIu64 " block %" PRIu64 ": the pointer and the "
+             "record at %" PRIu64 " differ",
+             lc->id, block, ptr->addr);
 }
 
 static int
@@ -356,8 +363,10 @@ check_leaf (void *opaque, uint64_t branch, uint64_t leaf_nr, uint64_t seq,
   end = ck->more ? ck->next_group * RECORD_GROUP_SECTORS : UINT64_MAX;
   if (lc == NULL) {
     if (ck->first_window)
-      problem (ck, "map leaf %" PRIu64 " of branch %" PRIu64 ": there is no "
-               "such layer", leaf_nr, branch);
+      problem (ck,
+               "map leaf %" PRIu64 " of branch %" PRIu64 ": there is no "
+               "such layer",
+               leaf_nr, branch);
     return 0;
   }
   if (leaf_unpack (buf, len, &leaf) == -1) {
@@ -389,11 +398,15 @@ collect_layer (void *opaque, const struct meta_layer *ml)
 {
   struct check *ck = opaque;
 
-  return array_push (&ck->layers, &ck->nr_layers, (struct layer_count) {
-    .id = ml->id, .branch = ml->branch, .seq = ml->seq,
-    .pointers = ml->pointers, .block_size = ml->block_size,
-    .end = UINT64_MAX,
-  });
+  return array_push (&ck->layers, &ck->nr_layers,
+                     (struct layer_count) {
+                       .id = ml->id,
+                       .branch = ml->branch,
+                       .seq = ml->seq,
+                       .pointers = ml->pointers,
+                       .block_size = ml->block_size,
+                       .end = UINT64_MAX,
+                     });
 }
 
 /* Where each volume's and snapshot's own pointers must end. */
@@ -444,22 +457,24 @@ check_copy (struct check *ck, const struct record *primary, uint64_t addr)
   if (s != NULL)
     s->found++;
   if (s == NULL || !s->is_copy)
-    problem (ck, "copies of the record at %" PRIu64 ": at %" PRIu64 " there "
-             "is none", primary->ptr.addr, addr);
+    problem (ck,
+             "copies of the record at %" PRIu64 ": at %" PRIu64 " there "
+             "is none",
+             primary->ptr.addr, addr);
   else if (s->ptr.psize != primary->ptr.psize ||
            s->ptr.codec != primary->ptr.codec ||
            s->ptr.cksum != primary->ptr.cksum || s->lsize != primary->lsize)
-    problem (ck, "copies of the record at %" PRIu64 ": the one at %" PRIu64
-             " differs", primary->ptr.addr, addr);
+    problem (ck,
+             "copies of the record at %" PRIu64 ": the one at %" PRIu64
+             " differs",
+             primary->ptr.addr, addr);
 }
 
 static int
-check_copies (void *opaque, uint64_t addr, const uint64_t *copies,
-              unsigned nr)
+check_copies (void *opaque, uint64_t addr, const uint64_t *copies, unsigned nr)
 {
   struct check *ck = opaque;
-  uint64_t end = ck->more ? ck->next_group * RECORD_GROUP_SECTORS
-    : UINT64_MAX;
+  uint64_t end = ck->more ? ck->next_group * RECORD_GROUP_SECTORS : UINT64_MAX;
   struct record r;
   unsigned i;
   int found = get_record (ck, addr, &r);
@@ -470,8 +485,10 @@ check_copies (void *opaque, uint64_t addr, const uint64_t *copies,
     problem (ck, "copies of the record at %" PRIu64 ": the row is damaged",
              addr);
   if (ck->first_window && (!found || r.flags & RECORD_COPY))
-    problem (ck, "copies of the record at %" PRIu64 ": there is no such "
-             "record", addr);
+    problem (ck,
+             "copies of the record at %" PRIu64 ": there is no such "
+             "record",
+             addr);
   r.ptr.addr = addr;
   for (i = 0; found && i < nr; ++i)
     if (copies[i] >= ck->first_addr && copies[i] < end)
@@ -493,9 +510,11 @@ check_window (struct check *ck)
     return -1;
   for (i = 0; i < ck->nr; ++i)
     if (ck->window[i].found != ck->window[i].refcount)
-      problem (ck, "record at %" PRIu64 ": %" PRIu64 " references counted, "
-               "%" PRIu64 " found", ck->window[i].ptr.addr,
-               ck->window[i].refcount, ck->window[i].found);
+      problem (ck,
+               "record at %" PRIu64 ": %" PRIu64 " references counted, "
+               "%" PRIu64 " found",
+               ck->window[i].ptr.addr, ck->window[i].refcount,
+               ck->window[i].found);
   ck->first_window = false;
   return 0;
 }
@@ -511,8 +530,9 @@ check_index_entry (struct check *ck, const struct index_entry *e)
   struct record r;
   int found = get_record (ck, e->addr, &r);
 
-  return found == 1 ? r.flags & RECORD_INDEXED &&
-    index_entry_matches (e, &r.digest) : found;
+  return found == 1
+    ? r.flags & RECORD_INDEXED && index_entry_matches (e, &r.digest)
+    : found;
 }
 
 /* Each address in limbo must have a record, without references. */
@@ -526,8 +546,10 @@ check_limbo (void *opaque, uint64_t addr)
   if (found == 1 && r.refcount == 0)
     ck->in_limbo++;
   else if (found != -1)
-    problem (ck, "limbo, sector %" PRIu64 ": there is no record without "
-             "references", addr);
+    problem (ck,
+             "limbo, sector %" PRIu64 ": there is no record without "
+             "references",
+             addr);
   return found == -1 ? -1 : step (ck);
 }
 
@@ -637,8 +659,9 @@ step_through (void *opaque)
 static void
 wrong_blocks (void *opaque, uint64_t layer, uint64_t stored, uint64_t found)
 {
-  problem (opaque, "layer %" PRIu64 ": %" PRIu64 " blocks counted, %" PRIu64
-           " found", layer, stored, found);
+  problem (opaque,
+           "layer %" PRIu64 ": %" PRIu64 " blocks counted, %" PRIu64 " found",
+           layer, stored, found);
 }
 
 static void
@@ -668,8 +691,7 @@ check_all (struct check *ck)
       meta_layer_scan (ck->c, collect_layer, ck) == -1)
     return -1;
   if (ck->nr_layers > 0)
-    qsort (ck->layers, ck->nr_layers, sizeof *ck->layers,
-           compare_layer_counts);
+    qsort (ck->layers, ck->nr_layers, sizeof *ck->layers, compare_layer_counts);
   set_ends (ck);
   ck->first_window = true;
   do
@@ -680,9 +702,10 @@ check_all (struct check *ck)
     return -1;
   for (i = 0; i < ck->nr_layers; ++i)
     if (ck->layers[i].found != ck->layers[i].pointers)
-      problem (ck, "layer %" PRIu64 ": %" PRIu64 " pointers counted, %" PRIu64
-               " found", ck->layers[i].id, ck->layers[i].pointers,
-               ck->layers[i].found);
+      problem (ck,
+               "layer %" PRIu64 ": %" PRIu64 " pointers counted, %" PRIu64
+               " found",
+               ck->layers[i].id, ck->layers[i].pointers, ck->layers[i].found);
   if (check_blocks (ck->pool, ck->c, step_through, wrong_blocks, ck) == -1 ||
       meta_segment_scan (ck->c, check_segment_row, ck) == -1 ||
       meta_count_scan_strays (ck->c, stray_counts, ck) == -1 ||
@@ -692,8 +715,10 @@ check_all (struct check *ck)
                      ck) == -1)
     return -1;
   if (ck->in_limbo < ck->unreferenced)
-    problem (ck, "limbo: %" PRIu64 " records have no references, %" PRIu64
-             " of them are in it", ck->unreferenced, ck->in_limbo);
+    problem (ck,
+             "limbo: %" PRIu64 " records have no references, %" PRIu64
+             " of them are in it",
+             ck->unreferenced, ck->in_limbo);
   check_total (ck, "records", ck->state.records, ck->records);
   check_total (ck, "record bytes", ck->state.record_bytes, ck->record_bytes);
   check_total (ck, "stored sectors", ck->state.stored_sectors,
@@ -714,11 +739,11 @@ list_checked (const struct check *ck)
 
   for (i = 0; i < ck->nr_layers; ++i)
     references += ck->layers[i].found;
-  return json_pack ("{s:I, s:I, s:I, s:I}",
-                    "layers", (json_int_t) ck->nr_layers,
-                    "references", (json_int_t) references,
-                    "records", (json_int_t) ck->records,
-                    "index_entries", (json_int_t) ck->index_entries);
+  return json_pack ("{s:I, s:I, s:I, s:I}", "layers",
+                    (json_int_t) ck->nr_layers, "references",
+                    (json_int_t) references, "records",
+                    (json_int_t) ck->records, "index_entries",
+                    (json_int_t) ck->index_entries);
 }
 
 /* One check; its result is that of command.h, without "repair". */
@@ -727,7 +752,10 @@ check_once (struct nbdedup_pool *pool, json_t *repairs,
             nbdedup_progress_fn *progress, void *opaque)
 {
   struct check ck = {
-    .pool = pool, .progress = progress, .opaque = opaque, .repairs = repairs,
+    .pool = pool,
+    .progress = progress,
+    .opaque = opaque,
+    .repairs = repairs,
   };
   json_t *result = NULL;
   int r, err;
@@ -758,12 +786,12 @@ check_once (struct nbdedup_pool *pool, json_t *repairs,
     if (r == 0)
       result = json_pack ("{s:I, s:O, s:o, s:I, s:I}", "errors",
                           (json_int_t) ck.nr_errors, "problems", ck.problems,
-                          "checked", list_checked (&ck),
-                          "stale_index_entries",
+                          "checked", list_checked (&ck), "stale_index_entries",
                           (json_int_t) ck.stale_entries,
                           "missing_index_entries",
-                          (json_int_t) (ck.indexed > ck.good_entries ?
-                                        ck.indexed - ck.good_entries : 0));
+                          (json_int_t) (ck.indexed > ck.good_entries
+                                          ? ck.indexed - ck.good_entries
+                                          : 0));
     errno = err;
   }
   meta_reader_put (pool->meta, ck.c);
@@ -789,8 +817,9 @@ list_repairs (const json_t *result)
   size_t i;
 
   json_array_foreach (json_object_get (result, "problems"), i, text)
-    json_array_append_new (repairs, json_pack ("{s:O, s:b}", "problem", text,
-                                               "repaired", 1));
+    json_array_append_new (repairs,
+                           json_pack ("{s:O, s:b}", "problem", text, "repaired",
+                                      1));
   return repairs;
 }
 
@@ -844,20 +873,22 @@ check_and_repair (struct nbdedup_pool *pool, nbdedup_progress_fn *progress,
       get_number (first, "stale_index_entries") > 0 ||
       get_number (first, "missing_index_entries") > 0)
     result = free_kept (pool) == -1 ||
-      check_repair (pool, &lost, progress, opaque) == -1 ? NULL
+        check_repair (pool, &lost, progress, opaque) == -1
+      ? NULL
       : check_once (pool, repairs, progress, opaque);
   else
     json_incref (result);
   places = json_array ();
   lost += mend_take (pool, places);
   if (result != NULL)
-    json_object_update_new (result, json_pack
-                            ("{s:I, s:I, s:O, s:O, s:b}", "found",
-                             get_number (first, "errors"), "lost_blocks",
-                             (json_int_t) lost, "lost", places, "repairs",
-                             repairs, "try_offline",
-                             get_number (result, "errors") > 0 &&
-                             !pool->settings.repair));
+    json_object_update_new (result,
+                            json_pack ("{s:I, s:I, s:O, s:O, s:b}", "found",
+                                       get_number (first, "errors"),
+                                       "lost_blocks", (json_int_t) lost, "lost",
+                                       places, "repairs", repairs,
+                                       "try_offline",
+                                       get_number (result, "errors") > 0 &&
+                                         !pool->settings.repair));
   json_decref (places);
   json_decref (first);
   json_decref (repairs);

@@ -31,8 +31,8 @@
 
 struct copying {
   struct nbdedup_pool *pool;
-  struct moves_batch batch;     /* 'nr': those in their new place */
-  size_t nr_found;              /* of batch.p */
+  struct moves_batch batch; /* 'nr': those in their new place */
+  size_t nr_found;          /* of batch.p */
   struct mover mover;
 };
 
@@ -48,9 +48,11 @@ collect_group (struct copying *c, uint64_t group, const struct blob *row)
 
   while ((n = record_next (group, row->p, row->len, &off, &r)) == 1)
     if (r.refcount > 0 && !(r.flags & RECORD_COPY) &&
-        array_push (&c->batch.p, &c->nr_found, (struct move) {
-          .record = r, .old = r.ptr,
-        }) == -1)
+        array_push (&c->batch.p, &c->nr_found,
+                    (struct move) {
+                      .record = r,
+                      .old = r.ptr,
+                    }) == -1)
       return -1;
   return n;
 }
@@ -99,8 +101,8 @@ static int
 read_old (struct copying *c, const struct record *r)
 {
   const uint32_t sector = c->pool->sector_bytes;
-  uint8_t *p = mover_room (&c->mover, (size_t)
-                           sectors_of (r->ptr.psize, sector) * sector);
+  uint8_t *p = mover_room (&c->mover,
+                           (size_t) sectors_of (r->ptr.psize, sector) * sector);
 
   if (p == NULL)
     return -1;
@@ -129,7 +131,7 @@ copy_all (struct copying *c)
   int r = 0;
 
   for (i = 0; i < c->nr_found && r != -1; ++i) {
-    assert (b->nr <= i);        /* it overtakes none that is to come */
+    assert (b->nr <= i); /* it overtakes none that is to come */
     b->p[b->nr] = b->p[i];
     r = copy_record (c, &b->p[b->nr]);
     b->nr += r == 1;
@@ -196,7 +198,7 @@ compact_bytes (struct nbdedup_pool *pool, uint64_t most)
 
 struct compaction {
   struct nbdedup_pool *pool;
-  uint64_t first;               /* bytes that could come back */
+  uint64_t first; /* bytes that could come back */
   nbdedup_progress_fn *progress;
   void *opaque;
 };
@@ -241,7 +243,7 @@ sweep (struct compaction *c)
       stopped = m->end = true;
   }
   return stopped ? nbdedup_fail (EINTR, "interrupted; what has moved stays")
-    : 0;
+                 : 0;
 }
 
 /* 1: go on; 0: no more comes of it; -1. */
@@ -255,7 +257,8 @@ run_batch (struct compaction *c)
 
   assert_held (&c->pool->moves->one);
   if (bytes == 0)
-    return nbdedup_fail (ENOSPC, "there is no room to which records could "
+    return nbdedup_fail (ENOSPC,
+                         "there is no room to which records could "
                          "move: free some space on the file system of "
                          "\"records\"");
   /* The server's thread may have ended in the middle of a batch. */
@@ -291,7 +294,9 @@ compact_run (struct nbdedup_pool *pool, nbdedup_progress_fn *progress,
              void *opaque)
 {
   struct compaction c = {
-    .pool = pool, .progress = progress, .opaque = opaque,
+    .pool = pool,
+    .progress = progress,
+    .opaque = opaque,
   };
   const uint64_t records = pool->moves->moved;
   const uint64_t bytes = pool->moves->moved_bytes;
@@ -302,8 +307,7 @@ compact_run (struct nbdedup_pool *pool, nbdedup_progress_fn *progress,
   if (compact (&c) == -1 || txg_make_room (pool->txg) == -1)
     return NULL;
   return json_pack ("{s:I, s:I, s:I}", "moved_records",
-                    (json_int_t) (pool->moves->moved - records),
-                    "moved_bytes",
+                    (json_int_t) (pool->moves->moved - records), "moved_bytes",
                     (json_int_t) (pool->moves->moved_bytes - bytes),
                     "file_bytes", (json_int_t) store_file_bytes (pool->store));
 }

@@ -34,13 +34,13 @@
 #define FULL_PERCENT 90
 
 struct compactor {
-  struct nbdedup_pool *pool;    /* not owned */
+  struct nbdedup_pool *pool; /* not owned */
   struct background thread;
 
   /* The thread's own. */
   struct pace pace;
   uint64_t retry_ms;
-  bool moved;                   /* since room was given back */
+  bool moved; /* since room was given back */
 };
 
 /*----------------------------------------------------------------------
@@ -51,7 +51,7 @@ static uint64_t
 most_waste (const struct compactor *s, uint64_t used)
 {
   return s->pace.busy ? used / 100 * COMPACT_BUSY_PERCENT + COMPACT_BUSY_SLACK
-    : used / 100 * COMPACT_PERCENT + COMPACT_SLACK;
+                      : used / 100 * COMPACT_PERCENT + COMPACT_SLACK;
 }
 
 /* How much of what is in use to move now; 0: nothing. */
@@ -71,8 +71,8 @@ bytes_to_move (struct compactor *s)
       pool->watch->full || clock_ms () < pool->moves->not_before_ms ||
       capacity_used (pool, &cap) == -1 || cap.used_percent >= most)
     return 0;
-  return compact_bytes (pool, s->pace.busy ? BUSY_BATCH_BYTES
-                        : COMPACT_BATCH_BYTES);
+  return compact_bytes (pool,
+                        s->pace.busy ? BUSY_BATCH_BYTES : COMPACT_BATCH_BYTES);
 }
 
 /* Let a fold do a part of the work.  False: stop. */
@@ -115,7 +115,8 @@ compact (struct compactor *s, uint64_t bytes)
 
   nr = s->pool->moves->under_way ? 0 : compact_begin (s->pool, bytes);
   if (nr == -1 && errno != ENOSPC)
-    nbdedup_log (NBDEDUP_LOG_WARNING, "%s: records could not be moved, and "
+    nbdedup_log (NBDEDUP_LOG_WARNING,
+                 "%s: records could not be moved, and "
                  "\"records\" stays larger than necessary: %s",
                  s->pool->path, nbdedup_error ());
   if (nr > 0)

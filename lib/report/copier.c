@@ -36,23 +36,23 @@
 #define RETRY_MS 60000
 
 struct copier {
-  struct nbdedup_pool *pool;    /* not owned */
-  struct background thread;     /* wakes up when there is work */
+  struct nbdedup_pool *pool; /* not owned */
+  struct background thread;  /* wakes up when there is work */
   atomic_uint_fast64_t made;
 
   /* The thread's own. */
   struct verifier v;
   bool scanning;
   uint64_t next_group;
-  uint64_t *found;              /* owned; by the scan, to be checked */
+  uint64_t *found; /* owned; by the scan, to be checked */
   size_t nr_found, at;
-  uint64_t begun_ms, bytes;     /* for the pace */
+  uint64_t begun_ms, bytes; /* for the pace */
 
-  struct lock lock;             /* protects everything below; innermost */
-  uint64_t *queue;              /* owned; a ring */
+  struct lock lock; /* protects everything below; innermost */
+  uint64_t *queue;  /* owned; a ring */
   size_t first, nr;
-  bool look;                    /* scan all records */
-  bool busy;                    /* with a record, or with a scan */
+  bool look; /* scan all records */
+  bool busy; /* with a record, or with a scan */
 };
 
 /*----------------------------------------------------------------------
@@ -61,7 +61,7 @@ struct copier {
 
 struct source {
   struct record record;
-  uint64_t segments[COPIES_MAX];        /* of the record and its copies */
+  uint64_t segments[COPIES_MAX]; /* of the record and its copies */
   unsigned nr_segments;
 };
 
@@ -90,7 +90,7 @@ look_at (struct nbdedup_pool *pool, struct meta_conn *c, struct verifier *v,
     return 0;
   if (meta_copies_get (c, addr, copies, &nr) == -1)
     return -1;
-  if (nr > wanted)              /* left by an earlier session */
+  if (nr > wanted) /* left by an earlier session */
     copies_look (&pool->copies);
   /* The scrub reports damaged records. */
   if (nr >= wanted || verify_read (v, &src->record) == NULL)
@@ -119,7 +119,7 @@ write_copy (struct nbdedup_pool *pool, struct source *src,
   copy.ptr.addr = place.addr;
   copy.slot = place.slot;
   copy.flags = RECORD_COPY;
-  copy.refcount = 0;            /* the fold adds this txg's */
+  copy.refcount = 0; /* the fold adds this txg's */
   if (store_write (pool->store, place.addr, stored,
                    (size_t) nr_sectors * pool->sector_bytes) == 0 &&
       ddt_insert_copy (pool->ddt, &copy, place.chunk_addr,
@@ -134,8 +134,7 @@ write_copy (struct nbdedup_pool *pool, struct source *src,
 }
 
 static int
-make_copy (struct nbdedup_pool *pool, struct source *src,
-           const uint8_t *stored)
+make_copy (struct nbdedup_pool *pool, struct source *src, const uint8_t *stored)
 {
   int r, err;
 
@@ -173,7 +172,8 @@ copier_copy (struct nbdedup_pool *pool, struct verifier *v, uint64_t addr,
   /* Whole sectors, padded with zeroes. */
   memset (v->raw + src.record.ptr.psize, 0,
           (size_t) sectors_of (src.record.ptr.psize, pool->sector_bytes) *
-          pool->sector_bytes - src.record.ptr.psize);
+              pool->sector_bytes -
+            src.record.ptr.psize);
   for (i = 0; i < lacking; ++i) {
     if (make_copy (pool, &src, v->raw) == -1)
       return -1;
@@ -299,8 +299,8 @@ has_room (struct nbdedup_pool *pool)
   if (most > COPIER_FULL_PERCENT)
     most = COPIER_FULL_PERCENT;
   return txg_check (pool->txg) == 0 && !pool->watch->full &&
-    !txg_is_stuck (pool->txg) &&
-    capacity_used (pool, &cap) == 0 && cap.used_percent < most;
+    !txg_is_stuck (pool->txg) && capacity_used (pool, &cap) == 0 &&
+    cap.used_percent < most;
 }
 
 /* Not faster than scrub-rate. */
@@ -327,8 +327,10 @@ copying_failed (struct copier *s)
   bool full = errno == ENOSPC;
 
   if (!full)
-    nbdedup_log (NBDEDUP_LOG_WARNING, "%s: the copier could not copy a record, "
-                 "and will try again: %s", s->pool->path, nbdedup_error ());
+    nbdedup_log (NBDEDUP_LOG_WARNING,
+                 "%s: the copier could not copy a record, "
+                 "and will try again: %s",
+                 s->pool->path, nbdedup_error ());
   /* The scan finds the record again. */
   copier_look_again (s);
   background_wait_ms (&s->thread, full ? FULL_MS : RETRY_MS);
@@ -425,7 +427,6 @@ copier_status (struct copier *s)
     looking = s->look || s->busy;
   }
   return json_pack ("{s:I, s:b, s:I, s:I}", "waiting", (json_int_t) waiting,
-                    "looking", (int) looking,
-                    "made", (json_int_t) s->made,
+                    "looking", (int) looking, "made", (json_int_t) s->made,
                     "reads", (json_int_t) s->pool->copy_reads);
 }

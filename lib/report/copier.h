@@ -35,8 +35,8 @@ struct verifier;
 extern struct copier *copier_start (struct nbdedup_pool *pool);
 
 /* These records may need copies.  NULL is allowed, here and below. */
-extern void copier_note (struct copier *copier, const uint64_t *addrs,
-                         size_t nr);
+extern void
+copier_note (struct copier *copier, const uint64_t *addrs, size_t nr);
 /* Any record may. */
 extern void copier_look_again (struct copier *copier);
 

@@ -37,7 +37,7 @@ struct volume_row {
 };
 
 struct volume_rows {
-  struct volume_row *p;                /* owned */
+  struct volume_row *p; /* owned */
   size_t nr;
 };
 
@@ -101,14 +101,14 @@ op_json (const struct io_op_counters *o)
   unsigned i;
 
   for (i = 0; i < IO_BUCKETS; ++i)
-    json_array_append_new (latency, json_integer
-                           ((json_int_t) io_counted (&o->buckets[i])));
-  return json_pack ("{s:I, s:I, s:I, s:I, s:o}",
-                    "requests", (json_int_t) io_op_requests (o),
-                    "bytes", (json_int_t) io_counted (&o->bytes),
-                    "errors", (json_int_t) io_counted (&o->errors),
-                    "ns", (json_int_t) io_counted (&o->ns),
-                    "latency", latency);
+    json_array_append_new (latency,
+                           json_integer (
+                             (json_int_t) io_counted (&o->buckets[i])));
+  return json_pack ("{s:I, s:I, s:I, s:I, s:o}", "requests",
+                    (json_int_t) io_op_requests (o), "bytes",
+                    (json_int_t) io_counted (&o->bytes), "errors",
+                    (json_int_t) io_counted (&o->errors), "ns",
+                    (json_int_t) io_counted (&o->ns), "latency", latency);
 }
 
 static json_t *
@@ -118,18 +118,16 @@ row_json (const struct volume_row *row)
   unsigned i;
 
   json = json_pack ("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}",
-                    "name", row->name,
-                    "clients", (json_int_t) row->nr_clients,
+                    "name", row->name, "clients", (json_int_t) row->nr_clients,
                     "requests", (json_int_t) io_in_flight (&row->io),
-                    "dirty_bytes", (json_int_t) row->dirty_bytes,
-                    "cache_hits", (json_int_t)
-                    io_counted (&row->io.cache_hits),
-                    "cache_misses", (json_int_t)
-                    io_counted (&row->io.cache_misses),
-                    "dedup_hits", (json_int_t) row->hits,
-                    "dedup_misses", (json_int_t) row->misses,
-                    "zero_blocks", (json_int_t) row->zeroes,
-                    "stored_bytes", (json_int_t) row->stored_bytes);
+                    "dirty_bytes", (json_int_t) row->dirty_bytes, "cache_hits",
+                    (json_int_t) io_counted (&row->io.cache_hits),
+                    "cache_misses",
+                    (json_int_t) io_counted (&row->io.cache_misses),
+                    "dedup_hits", (json_int_t) row->hits, "dedup_misses",
+                    (json_int_t) row->misses, "zero_blocks",
+                    (json_int_t) row->zeroes, "stored_bytes",
+                    (json_int_t) row->stored_bytes);
   for (i = 0; i < IO_OPS; ++i)
     json_object_set_new (json, io_op_names[i], op_json (&row->io.ops[i]));
   return json;
@@ -141,8 +139,7 @@ row_json (const struct volume_row *row)
 
 /* Connections, and their requests that run. */
 static void
-count_clients (struct nbdedup_pool *pool, uint64_t *clients,
-               uint64_t *requests)
+count_clients (struct nbdedup_pool *pool, uint64_t *clients, uint64_t *requests)
 {
   struct volumes *vs = pool->volumes;
   const struct nbdedup_volume *h;
@@ -178,18 +175,17 @@ counters_queues (struct nbdedup_pool *pool)
   if (pool->journal)
     journal_get_usage (pool->journal, &journal, &ring);
   return json_pack ("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}",
-                    "clients", (json_int_t) clients,
-                    "requests", (json_int_t) requests,
-                    "dirty_bytes", (json_int_t) load.dirty_bytes,
-                    "dirty_max_bytes", (json_int_t) load.dirty_max_bytes,
-                    "workers", (json_int_t) load.nr_workers,
-                    "busy_workers", (json_int_t) load.nr_busy,
-                    "journal_bytes", (json_int_t) journal,
-                    "journal_max_bytes", (json_int_t) JOURNAL_MAX_BYTES,
-                    "pending_bytes", (json_int_t) txg.pending_bytes,
-                    "pending_max_bytes", (json_int_t) txg.pending_max_bytes,
-                    "wal_bytes", (json_int_t)
-                    (pages.wal_used * META_PAGE_BYTES));
+                    "clients", (json_int_t) clients, "requests",
+                    (json_int_t) requests, "dirty_bytes",
+                    (json_int_t) load.dirty_bytes, "dirty_max_bytes",
+                    (json_int_t) load.dirty_max_bytes, "workers",
+                    (json_int_t) load.nr_workers, "busy_workers",
+                    (json_int_t) load.nr_busy, "journal_bytes",
+                    (json_int_t) journal, "journal_max_bytes",
+                    (json_int_t) JOURNAL_MAX_BYTES, "pending_bytes",
+                    (json_int_t) txg.pending_bytes, "pending_max_bytes",
+                    (json_int_t) txg.pending_max_bytes, "wal_bytes",
+                    (json_int_t) (pages.wal_used * META_PAGE_BYTES));
 }
 
 json_t *
@@ -200,14 +196,13 @@ counters_activity (struct nbdedup_pool *pool)
 
   volumes_count_background (pool->volumes, &nr_freeing, &nr_merging);
   txg_get_load (pool->txg, &load);
-  return json_pack ("{s:I, s:I, s:I, s:I, s:I, s:I}",
-                    "freeing_bytes", (json_int_t)
-                    volumes_freeing_bytes (pool->volumes),
-                    "freeing_layers", (json_int_t) nr_freeing,
-                    "merging_layers", (json_int_t) nr_merging,
-                    "merge_entries", (json_int_t) load.merge_entries,
-                    "folds", (json_int_t) load.folds,
-                    "fold_ms", (json_int_t) load.fold_ms);
+  return json_pack ("{s:I, s:I, s:I, s:I, s:I, s:I}", "freeing_bytes",
+                    (json_int_t) volumes_freeing_bytes (pool->volumes),
+                    "freeing_layers", (json_int_t) nr_freeing, "merging_layers",
+                    (json_int_t) nr_merging, "merge_entries",
+                    (json_int_t) load.merge_entries, "folds",
+                    (json_int_t) load.folds, "fold_ms",
+                    (json_int_t) load.fold_ms);
 }
 
 static json_t *
@@ -221,13 +216,13 @@ traffic_json (struct nbdedup_pool *pool)
     journal = journal_written_bytes (pool->journal);
   if (meta_get_traffic (pool->meta, &meta) == -1)
     return NULL;
-  return json_pack ("{s:I, s:I, s:I, s:I, s:I, s:I}",
-                    "records_read_bytes", (json_int_t) read_bytes,
-                    "records_written_bytes", (json_int_t) written_bytes,
-                    "journal_written_bytes", (json_int_t) journal,
-                    "pool_db_written_bytes", (json_int_t) meta.db_bytes,
-                    "wal_written_bytes", (json_int_t) meta.wal_bytes,
-                    "copy_written_bytes", (json_int_t) meta.copy_bytes);
+  return json_pack ("{s:I, s:I, s:I, s:I, s:I, s:I}", "records_read_bytes",
+                    (json_int_t) read_bytes, "records_written_bytes",
+                    (json_int_t) written_bytes, "journal_written_bytes",
+                    (json_int_t) journal, "pool_db_written_bytes",
+                    (json_int_t) meta.db_bytes, "wal_written_bytes",
+                    (json_int_t) meta.wal_bytes, "copy_written_bytes",
+                    (json_int_t) meta.copy_bytes);
 }
 
 static json_t *
@@ -238,12 +233,12 @@ cache_json (struct nbdedup_pool *pool)
 
   record_cache_get_usage (pool->records, &bytes, &max_bytes);
   ddt_get_info (pool->ddt, &ddt);
-  return json_pack ("{s:I, s:I, s:I, s:I, s:I}",
-                    "record_bytes", (json_int_t) bytes,
-                    "record_max_bytes", (json_int_t) max_bytes,
-                    "ddt_bytes", (json_int_t) ddt.cache_bytes,
-                    "ddt_hits", (json_int_t) ddt.hits,
-                    "ddt_misses", (json_int_t) ddt.misses);
+  return json_pack ("{s:I, s:I, s:I, s:I, s:I}", "record_bytes",
+                    (json_int_t) bytes, "record_max_bytes",
+                    (json_int_t) max_bytes, "ddt_bytes",
+                    (json_int_t) ddt.cache_bytes, "ddt_hits",
+                    (json_int_t) ddt.hits, "ddt_misses",
+                    (json_int_t) ddt.misses);
 }
 
 json_t *
@@ -259,18 +254,16 @@ counters_run (struct nbdedup_pool *pool)
     json_array_append_new (volumes, row_json (&rows.p[i]));
   free (rows.p);
   for (i = 0; i < IO_BUCKETS - 1; ++i)
-    json_array_append_new (bounds, json_integer
-                           ((json_int_t) io_bucket_ns ((unsigned) i)));
-  result = json_pack ("{s:I, s:b, s:I, s:o, s:o, s:o, s:o, s:o, s:o}",
-                      "pid", (json_int_t) getpid (),
-                      "server", pool->control != NULL,
-                      "uptime_ns", (json_int_t)
-                      (clock_ns () - pool->opened_ns),
-                      "bounds_ns", bounds,
-                      "queues", counters_queues (pool),
-                      "activity", counters_activity (pool),
-                      "traffic", traffic_json (pool),
-                      "cache", cache_json (pool), "volumes", volumes);
+    json_array_append_new (bounds,
+                           json_integer (
+                             (json_int_t) io_bucket_ns ((unsigned) i)));
+  result = json_pack ("{s:I, s:b, s:I, s:o, s:o, s:o, s:o, s:o, s:o}", "pid",
+                      (json_int_t) getpid (), "server", pool->control != NULL,
+                      "uptime_ns", (json_int_t) (clock_ns () - pool->opened_ns),
+                      "bounds_ns", bounds, "queues", counters_queues (pool),
+                      "activity", counters_activity (pool), "traffic",
+                      traffic_json (pool), "cache", cache_json (pool),
+                      "volumes", volumes);
   if (r == 0 && result != NULL)
     return result;
   json_decref (result);

@@ -13,8 +13,7 @@
 #include "report/index-flag.h"
 
 size_t
-index_flag_groups (const struct record_name *names, size_t nr,
-                   unsigned groups)
+index_flag_groups (const struct record_name *names, size_t nr, unsigned groups)
 {
   uint64_t group = UINT64_MAX, this;
   size_t i;
@@ -83,15 +82,14 @@ change_group (struct meta_conn *c, struct blob *row,
 
 int
 index_flag_change (struct meta_conn *c, const struct record_name *names,
-                   size_t nr,
-                   int (*fn) (void *opaque, const struct record *r),
+                   size_t nr, int (*fn) (void *opaque, const struct record *r),
                    void *opaque)
 {
   struct blob row CLEANUP_BLOB = { NULL };
   size_t i, n;
   int r = 0;
 
-  backoff_is_off = true;        /* the fold must not wait for each record */
+  backoff_is_off = true; /* the fold must not wait for each record */
   for (i = 0; i < nr && r == 0; i += n) {
     n = index_flag_groups (names + i, nr - i, 1);
     assert (n > 0 && n <= nr - i);

@@ -22,8 +22,8 @@ struct record_name {
 /* How many of the records, which ascend by address, are in the first 'groups'
  * groups.
  */
-extern size_t index_flag_groups (const struct record_name *names, size_t nr,
-                                 unsigned groups);
+extern size_t
+index_flag_groups (const struct record_name *names, size_t nr, unsigned groups);
 
 /* The pages that a fold needs for so many (txg_run_large). */
 extern uint64_t index_flag_pages (unsigned groups, size_t nr);

@@ -38,8 +38,8 @@
 struct table_mend {
   struct nbdedup_pool *pool;
   struct meta_state *state;
-  struct derive *derive;        /* owned; made when it is needed */
-  uint64_t nr_full;             /* segments that are not used */
+  struct derive *derive; /* owned; made when it is needed */
+  uint64_t nr_full;      /* segments that are not used */
 };
 
 /* The keys of a table of segments or groups that the lost range has. */
@@ -51,7 +51,7 @@ get_keys (const struct meta_lost_range *range, uint64_t *first, uint64_t *end)
     *first = btree_rowid (range->low.seq) + 1;
   if (range->has_high && range->high.seq < btree_rowid (*end))
     *end = range->high.seq < btree_rowid (0) ? 0
-      : btree_rowid (range->high.seq);
+                                             : btree_rowid (range->high.seq);
 }
 
 static int
@@ -92,7 +92,7 @@ make_full (struct table_mend *md, struct meta_conn *c, uint64_t segment)
   if (map && derive_chunks (md->derive, c, segment, &chunks, &nr) == 1)
     (void) segment_map_set_chunks (map, chunks, nr);
   for (i = 0; map && i < map->nr_sectors; ++i)
-    (void) segment_map_set (map, i, 1);         /* fails if set already */
+    (void) segment_map_set (map, i, 1); /* fails if set already */
   return map;
 }
 
@@ -100,9 +100,10 @@ static void
 log_full (const struct table_mend *md)
 {
   if (md->nr_full > 0)
-    nbdedup_log (NBDEDUP_LOG_ERROR, "%s: %" PRIu64 " segments stay unused "
-                 "until you run \"nbdedup check --repair\"", md->pool->path,
-                 md->nr_full);
+    nbdedup_log (NBDEDUP_LOG_ERROR,
+                 "%s: %" PRIu64 " segments stay unused "
+                 "until you run \"nbdedup check --repair\"",
+                 md->pool->path, md->nr_full);
 }
 
 static int
@@ -125,9 +126,10 @@ make_segment (struct table_mend *md, struct meta_conn *c, uint64_t segment)
   r = 0;
   if (!segment_map_is_empty (map)) {
     buf = segment_map_pack (map, &len);
-    r = buf == NULL ? -1 :
-      meta_segment_put (c, segment, map->nr_sectors - map->nr_used,
-                        segment_map_largest_run (map, &start), buf, len);
+    r = buf == NULL
+      ? -1
+      : meta_segment_put (c, segment, map->nr_sectors - map->nr_used,
+                          segment_map_largest_run (map, &start), buf, len);
   }
   segment_map_free (map);
   return r;
@@ -172,8 +174,8 @@ lose_index (void *opaque, struct meta_conn *c,
 struct bad_maps {
   struct table_mend *md;
   struct meta_conn *c;
-  bool compare;                 /* with the records */
-  uint64_t *segments;           /* owned */
+  bool compare;       /* with the records */
+  uint64_t *segments; /* owned */
   size_t nr;
 };
 
@@ -252,7 +254,9 @@ mend_space_maps (struct nbdedup_pool *pool, struct meta_state *state,
 {
   struct table_mend md = { .pool = pool, .state = state };
   struct bad_maps bad = {
-    .md = &md, .c = meta_writer (pool->meta), .compare = compare,
+    .md = &md,
+    .c = meta_writer (pool->meta),
+    .compare = compare,
   };
   int r = -1, err;
 
@@ -263,7 +267,8 @@ mend_space_maps (struct nbdedup_pool *pool, struct meta_state *state,
     r = make_bad (&bad);
   if (r == 0 && bad.nr > 0) {
     meta_committed (pool->meta);
-    nbdedup_log (NBDEDUP_LOG_ERROR, "%s: pool.db: %zu space maps were "
+    nbdedup_log (NBDEDUP_LOG_ERROR,
+                 "%s: pool.db: %zu space maps were "
                  "damaged%s: nbdedup made them again from the records",
                  pool->path, bad.nr,
                  compare ? ", or contradicted the records" : "");
@@ -287,14 +292,18 @@ mend_tables (struct nbdedup_pool *pool, struct meta_state *state)
                  const struct meta_lost_range *range);
     const char *what, *loss;
   } tables[] = {
-    { META_MEND_RECORD, lose_records, "the list of records", "space freed "
+    { META_MEND_RECORD, lose_records, "the list of records",
+      "space freed "
       "there stays in use until \"nbdedup check --repair\" counts again" },
-    { META_MEND_COUNT, lose_counts, "the reference counts", "space freed of "
+    { META_MEND_COUNT, lose_counts, "the reference counts",
+      "space freed of "
       "these records stays in use until \"nbdedup check --repair\" counts "
       "again" },
-    { META_MEND_SEGMENT, lose_segments, "the space maps", "nbdedup makes it "
+    { META_MEND_SEGMENT, lose_segments, "the space maps",
+      "nbdedup makes it "
       "again from the records" },
-    { META_MEND_INDEX, lose_index, "the hash index", "known data may be stored "
+    { META_MEND_INDEX, lose_index, "the hash index",
+      "known data may be stored "
       "again until you run \"nbdedup check --repair\"" },
   };
   struct table_mend md = { .pool = pool, .state = state };
@@ -303,15 +312,15 @@ mend_tables (struct nbdedup_pool *pool, struct meta_state *state)
   unsigned i;
 
   for (i = 0; i < sizeof tables / sizeof tables[0] && err != EBUSY; ++i) {
-    const struct meta_mend_ops ops = {
-      tables[i].table, NULL, tables[i].lose, &md
-    };
+    const struct meta_mend_ops ops = { tables[i].table, NULL, tables[i].lose,
+                                       &md };
 
     n = meta_mend (pool->meta, &ops, state);
     if (n > 0) {
-      nbdedup_log (NBDEDUP_LOG_ERROR, "%s: pool.db: a part of %s is damaged in "
-                   "all copies (pages: %d): %s", pool->path, tables[i].what, n,
-                   tables[i].loss);
+      nbdedup_log (NBDEDUP_LOG_ERROR,
+                   "%s: pool.db: a part of %s is damaged in "
+                   "all copies (pages: %d): %s",
+                   pool->path, tables[i].what, n, tables[i].loss);
       nr += n;
     }
     else if (n == -1) {

@@ -34,19 +34,19 @@
 
 struct candidate {
   struct layer *layer;
-  uint64_t end;                 /* blocks below it can be seen; 0: none */
-  uint64_t names_end;           /* of its own names */
+  uint64_t end;       /* blocks below it can be seen; 0: none */
+  uint64_t names_end; /* of its own names */
   bool named;
-  uint64_t rows, pointers;      /* that can be read */
-  bool odd;                     /* one of them is invalid */
+  uint64_t rows, pointers; /* that can be read */
+  bool odd;                /* one of them is invalid */
 };
 
 struct map_mend {
   struct nbdedup_pool *pool;
   struct meta_state *state;
-  struct candidate *list;       /* owned; ascending by branch, seq */
+  struct candidate *list; /* owned; ascending by branch, seq */
   size_t nr;
-  struct lost_range *lost;    /* owned */
+  struct lost_range *lost; /* owned */
   size_t nr_lost;
   uint64_t blocks;
 };
@@ -65,12 +65,15 @@ compare_candidates (const void *a, const void *b)
 static struct candidate *
 find_candidate (struct map_mend *md, uint64_t branch, uint64_t seq)
 {
-  size_t i = array_position (md->nr, k, md->list[k].layer->branch < branch ||
-                             (md->list[k].layer->branch == branch &&
-                              md->list[k].layer->seq < seq));
+  size_t i = array_position (md->nr, k,
+                             md->list[k].layer->branch < branch ||
+                               (md->list[k].layer->branch == branch &&
+                                md->list[k].layer->seq < seq));
 
   return i < md->nr && md->list[i].layer->branch == branch &&
-    md->list[i].layer->seq == seq ? &md->list[i] : NULL;
+      md->list[i].layer->seq == seq
+    ? &md->list[i]
+    : NULL;
 }
 
 /* All layers below it show through as far as the overlaps allow. */
@@ -187,7 +190,7 @@ lose_leaf (struct map_mend *md, struct meta_conn *c, const struct candidate *cd,
 
   for (i = 0; i < LEAF_BLOCKS; ++i) {
     leaf.state[i] = leaf_nr * LEAF_BLOCKS + i < cd->end ? MAP_LOST
-      : MAP_INHERIT;
+                                                        : MAP_INHERIT;
     md->blocks += leaf.state[i] == MAP_LOST;
   }
   if (note (md, cd->layer, leaf_nr) == -1)
@@ -239,8 +242,8 @@ struct name {
 struct describe {
   struct nbdedup_pool *pool;
   json_t *places;
-  uint64_t leaves;              /* read so far */
-  struct name *names;           /* owned */
+  uint64_t leaves;    /* read so far */
+  struct name *names; /* owned */
   size_t nr_names;
 };
 
@@ -252,7 +255,8 @@ collect_name (struct describe *d, const struct volume *v)
   if (n == NULL)
     return -1;
   *n = (struct name) {
-    .layer = v->layer, .end = blocks_of (v->size, v->block_size),
+    .layer = v->layer,
+    .end = blocks_of (v->size, v->block_size),
     .block_size = v->block_size,
   };
   volume_full_name (v, n->name);
@@ -283,10 +287,12 @@ add_place (struct describe *d, const struct name *n, uint64_t block,
            uint64_t count)
 {
   if (count > 0)
-    json_array_append_new (d->places, json_pack
-                           ("{s:s, s:I, s:I}", "name", n->name, "offset",
-                            (json_int_t) (block * n->block_size), "length",
-                            (json_int_t) (count * n->block_size)));
+    json_array_append_new (d->places,
+                           json_pack ("{s:s, s:I, s:I}", "name", n->name,
+                                      "offset",
+                                      (json_int_t) (block * n->block_size),
+                                      "length",
+                                      (json_int_t) (count * n->block_size)));
 }
 
 static int
@@ -319,7 +325,7 @@ describe_name (struct describe *d, const struct name *n,
           json_array_size (d->places) > PLACES_MAX)
         break;
       len = n->end - block < LEAF_BLOCKS ? (unsigned) (n->end - block)
-        : LEAF_BLOCKS;
+                                         : LEAF_BLOCKS;
       if (map_get (d->pool->map, n->layer, block, len, states, ptrs) == -1)
         continue;
       for (j = 0; j < len; ++j) {
@@ -373,7 +379,7 @@ describe_ranges (struct nbdedup_pool *pool, const struct lost_range *p,
 {
   struct describe d = { .pool = pool, .places = places };
 
-  (void) describe (&d, p, nr);  /* an error only shortens the report */
+  (void) describe (&d, p, nr); /* an error only shortens the report */
   free (d.names);
 }
 
@@ -385,8 +391,8 @@ log_loss (struct map_mend *md, int pages)
   size_t i;
 
   events_post (md->pool->events, NBDEDUP_LOG_ERROR,
-               event_new ("damage", "{s:s, s:i, s:I}", "found", "fold",
-                          "pages", pages, "blocks", (json_int_t) md->blocks),
+               event_new ("damage", "{s:s, s:i, s:I}", "found", "fold", "pages",
+                          pages, "blocks", (json_int_t) md->blocks),
                "pool.db: a part of the maps is damaged in all copies (pages: "
                "%d): the %" PRIu64 " blocks that it may have held are lost; "
                "run \"nbdedup check --repair\" to count references again",
@@ -394,12 +400,15 @@ log_loss (struct map_mend *md, int pages)
   describe_ranges (md->pool, md->lost, md->nr_lost, places);
   json_array_foreach (places, i, p) {
     if (i == LOG_LINES_MAX) {
-      nbdedup_log (NBDEDUP_LOG_ERROR, "%s: other places are lost, too: "
-                   "\"nbdedup scrub\" lists them", md->pool->path);
+      nbdedup_log (NBDEDUP_LOG_ERROR,
+                   "%s: other places are lost, too: "
+                   "\"nbdedup scrub\" lists them",
+                   md->pool->path);
       break;
     }
     place = damage_place_of (p);
-    damage_tell (md->pool->events, &place, "fold", "cannot be read until a "
+    damage_tell (md->pool->events, &place, "fold",
+                 "cannot be read until a "
                  "client writes or zeroes whole blocks there",
                  DAMAGE_LOG | DAMAGE_KEEP);
   }
@@ -424,7 +433,10 @@ mend_maps (struct nbdedup_pool *pool, struct meta_state *state)
 {
   struct map_mend md = { .pool = pool, .state = state };
   const struct meta_mend_ops ops = {
-    META_MEND_LEAF, count_row, lose, &md,
+    META_MEND_LEAF,
+    count_row,
+    lose,
+    &md,
   };
   int r = collect (&md), err;
   size_t i;
@@ -459,7 +471,8 @@ mend_run (struct nbdedup_pool *pool, struct meta_state *state)
 
   for (i = 0; i < 3; ++i) {
     n[i] = i == 0 ? mend_tables (pool, state)
-      : i == 1 ? mend_maps (pool, state) : meta_repair (pool->meta, true);
+      : i == 1    ? mend_maps (pool, state)
+                  : meta_repair (pool->meta, true);
     if (n[i] > 0)
       nr += n[i];
     else if (n[i] == -1) {

@@ -35,8 +35,8 @@ extern int mend_tables (struct nbdedup_pool *pool, struct meta_state *state);
  * rows.  'compare': check them all against the records, because a readable one
  * may be wrong.  Returns how many; -1: nothing was changed.
  */
-extern int mend_space_maps (struct nbdedup_pool *pool,
-                            struct meta_state *state, bool compare);
+extern int mend_space_maps (struct nbdedup_pool *pool, struct meta_state *state,
+                            bool compare);
 
 /* Rows of the maps have changed in pool.db itself: drop the cached leaves.  In
  * the folding thread.

@@ -71,7 +71,7 @@ mover_place (struct mover *m, struct move *move)
   const size_t len = (size_t) nr_sectors * sector, before = m->len;
   struct placement place;
 
-  assert (before + len <= WRITE_BYTES);         /* mover_room came before */
+  assert (before + len <= WRITE_BYTES); /* mover_room came before */
   if (find_place (m, r, nr_sectors, &place) == -1)
     return -1;
   if (before > 0 && m->first + before / sector != place.addr) {
@@ -86,7 +86,7 @@ mover_place (struct mover *m, struct move *move)
   m->len += len;
   r->ptr.addr = place.addr;
   r->slot = place.slot;
-  r->refcount = 0;              /* the folds count them */
+  r->refcount = 0; /* the folds count them */
   move->chunk_addr = place.chunk_addr;
   return 0;
 }

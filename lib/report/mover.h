@@ -17,9 +17,9 @@
 struct nbdedup_pool;
 
 struct mover {
-  struct nbdedup_pool *pool;    /* not owned */
-  uint8_t *buf;                 /* owned */
-  uint64_t first;               /* sector; of what 'buf' has */
+  struct nbdedup_pool *pool; /* not owned */
+  uint8_t *buf;              /* owned */
+  uint64_t first;            /* sector; of what 'buf' has */
   size_t len;
 };
 

@@ -23,8 +23,10 @@ void
 pace_begin (struct pace *p, struct nbdedup_pool *pool)
 {
   *p = (struct pace) {
-    .pool = pool, .seen_bytes = txg_new_bytes (pool->txg),
-    .looked_ms = clock_ms (), .rested_ms = clock_ms (),
+    .pool = pool,
+    .seen_bytes = txg_new_bytes (pool->txg),
+    .looked_ms = clock_ms (),
+    .rested_ms = clock_ms (),
   };
 }
 

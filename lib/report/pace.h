@@ -15,10 +15,10 @@
 struct nbdedup_pool;
 
 struct pace {
-  struct nbdedup_pool *pool;    /* not owned */
-  uint64_t seen_bytes;          /* txg_new_bytes, at the last look */
+  struct nbdedup_pool *pool; /* not owned */
+  uint64_t seen_bytes;       /* txg_new_bytes, at the last look */
   uint64_t looked_ms, rested_ms;
-  bool busy;                    /* clients write */
+  bool busy; /* clients write */
 };
 
 extern void pace_begin (struct pace *p, struct nbdedup_pool *pool);

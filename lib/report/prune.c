@@ -41,7 +41,7 @@
 #define LOOK_MS 20
 
 struct chunk {
-  uint64_t addr;                /* 0: none */
+  uint64_t addr; /* 0: none */
   uint8_t bytes[SUMMARY_CHUNK_MAX];
 };
 
@@ -50,34 +50,34 @@ struct prune {
   const struct prune_args *args;
   nbdedup_progress_fn *progress;
   void *opaque;
-  uint64_t done, total;         /* records, for progress */
+  uint64_t done, total; /* records, for progress */
 
   /* The scan: */
   int (*fn) (struct prune *p, const struct record *r);
   struct meta_conn *c;
   uint64_t next_group, end_group;
-  struct segment_map *map;      /* owned; of this segment, or NULL */
-  uint64_t segment;             /* UINT64_MAX: none yet */
+  struct segment_map *map; /* owned; of this segment, or NULL */
+  uint64_t segment;        /* UINT64_MAX: none yet */
   struct chunk chunks[CHUNKS];
 
   /* What is old: records of classes before this one, and so many of it. */
   uint64_t class, class_rest;
   unsigned class_shift;
-  uint64_t bound;               /* with an age: born in this fold, or before */
-  uint64_t *nr_born;            /* owned; CLASSES of them */
+  uint64_t bound;    /* with an age: born in this fold, or before */
+  uint64_t *nr_born; /* owned; CLASSES of them */
   uint64_t unshared;
 
   /* Old records to be pruned, by address. */
-  struct record_name *victims;  /* owned */
+  struct record_name *victims; /* owned */
   size_t nr_victims;
   unsigned step_groups;
   uint64_t pruned;
 
   /* The step's, in the folding thread. */
-  size_t first, end;            /* of 'victims' */
-  uint64_t *hidden;             /* owned; ddt_end_prune is due */
+  size_t first, end; /* of 'victims' */
+  uint64_t *hidden;  /* owned; ddt_end_prune is due */
   size_t nr_hidden;
-  struct index_entry *ops;      /* owned */
+  struct index_entry *ops; /* owned */
   size_t nr_ops;
   bool merging;
 };
@@ -127,7 +127,8 @@ birth_of (struct prune *p, const struct record *r)
 {
   const struct chunk *chunk = get_chunk (p, r);
   struct summary_chunk place = {
-    .uuid = p->pool->uuid, .sector_bytes = p->pool->sector_bytes,
+    .uuid = p->pool->uuid,
+    .sector_bytes = p->pool->sector_bytes,
     .index = r->slot / summary_chunk_slots (p->pool->sector_bytes),
   };
   uint64_t birth;
@@ -136,7 +137,7 @@ birth_of (struct prune *p, const struct record *r)
     return BIRTH_UNKNOWN;
   place.addr = chunk->addr;
   return summary_find_birth (&place, chunk->bytes, r, &birth) ? birth
-    : BIRTH_UNKNOWN;
+                                                              : BIRTH_UNKNOWN;
 }
 
 static uint64_t
@@ -230,7 +231,7 @@ scan (struct prune *p, int (*fn) (struct prune *p, const struct record *r),
   do {
     first = p->next_group;
     p->end_group = first + SCAN_ROWS;
-    p->segment = UINT64_MAX;    /* it may have changed */
+    p->segment = UINT64_MAX; /* it may have changed */
     p->c = meta_reader_get (p->pool->meta);
     r = meta_record_scan (p->c, first, scan_group, p);
     meta_reader_put (p->pool->meta, p->c);
@@ -273,8 +274,8 @@ find_percent (struct prune *p, const struct meta_state *state)
     return -1;
   target = p->unshared / 100 * p->args->percent +
     p->unshared % 100 * p->args->percent / 100;
-  for (p->class = 0; p->class < CLASSES - 1 &&
-         p->nr_born[p->class] <= target; ++p->class)
+  for (p->class = 0; p->class < CLASSES - 1 && p->nr_born[p->class] <= target;
+       ++p->class)
     target -= p->nr_born[p->class];
   assert (p->class < CLASSES);
   p->class_rest = target;
@@ -334,12 +335,13 @@ prune_step (void *arg, struct meta_conn *c, struct meta_state *state)
   end_hiding (p);
   p->nr_ops = 0;
   if (state->features_compat & FEATURE_COMPAT_RECORDS_LOST)
-    return nbdedup_fail (EIO, "parts of table \"record\" of pool.db are lost: "
+    return nbdedup_fail (EIO,
+                         "parts of table \"record\" of pool.db are lost: "
                          "run nbdedup check --repair first");
   if (index_flag_change (c, p->victims + p->first, p->end - p->first,
                          prune_record, p) == -1)
     return -1;
-  assert (p->nr_hidden == p->nr_ops);   /* each left the index, and lookups */
+  assert (p->nr_hidden == p->nr_ops); /* each left the index, and lookups */
   return fold_index (c, p->ops, p->nr_ops, &state->index_entries,
                      txg_index_merges (p->pool->txg), false);
 }
@@ -386,9 +388,10 @@ run_step (struct prune *p)
     p->step_groups = STEP_GROUPS_MIN;
     r = try_step (p);
   }
-  end_hiding (p);               /* of a step that failed */
+  end_hiding (p); /* of a step that failed */
   if (r == -1 && errno == ENOSPC)
-    return nbdedup_fail (ENOSPC, "no room in pool.db: prune needs some before "
+    return nbdedup_fail (ENOSPC,
+                         "no room in pool.db: prune needs some before "
                          "it gives any back: free some space on its file "
                          "system");
   return r;
@@ -439,7 +442,7 @@ shrink_index (struct prune *p)
 {
   int r = txg_run (p->pool->txg, NULL, ask_for_merge, p);
 
-  for (p->merging = true; r == 0 && p->merging; ) {
+  for (p->merging = true; r == 0 && p->merging;) {
     r = txg_run (p->pool->txg, NULL, look_at_merge, p);
     if (r == 0)
       r = go_on (p);
@@ -469,16 +472,16 @@ prune (struct prune *p)
   txg_get_state (p->pool->txg, &after);
   if (p->args->dry_run)
     after.index_entries = before.index_entries - p->pruned;
-  return json_pack ("{s:I, s:I, s:I}",
-                    "entries_before", (json_int_t) before.index_entries,
-                    "entries_after", (json_int_t) after.index_entries,
-                    "pruned_entries", (json_int_t) p->pruned);
+  return json_pack ("{s:I, s:I, s:I}", "entries_before",
+                    (json_int_t) before.index_entries, "entries_after",
+                    (json_int_t) after.index_entries, "pruned_entries",
+                    (json_int_t) p->pruned);
 }
 
 static void
 free_memory (struct prune *p)
 {
-  assert (p->nr_hidden == 0);   /* else lookups would miss them for good */
+  assert (p->nr_hidden == 0); /* else lookups would miss them for good */
   segment_map_free (p->map);
   free (p->nr_born);
   free (p->victims);

@@ -26,8 +26,8 @@
 
 struct prune_args {
   bool has_age;
-  uint64_t age_s;               /* at least so old; 0: all */
-  uint64_t percent;             /* without 'has_age': the oldest, 1 .. 100 */
+  uint64_t age_s;   /* at least so old; 0: all */
+  uint64_t percent; /* without 'has_age': the oldest, 1 .. 100 */
   bool dry_run;
 };
 

@@ -42,8 +42,7 @@ is_chunk (const struct found *f, const uint8_t *buf, uint64_t addr)
 {
   return memcmp (buf, "NBDCHUNK", 8) == 0 &&
     memcmp (buf + 8, f->header->uuid, UUID_LEN) == 0 &&
-    get_le64 (buf + 24) == addr &&
-    get_le64 (buf + 56) == XXH3_64bits (buf, 56);
+    get_le64 (buf + 24) == addr && get_le64 (buf + 56) == XXH3_64bits (buf, 56);
 }
 
 static void
@@ -102,11 +101,10 @@ list_records (const char *path, const char *why)
     return NULL;
   f.header = store_get_header (f.store);
   if (find_records (&f, records) == 0)
-    result = json_pack ("{s:b, s:s, s:I, s:I, s:I}", "recovered", 0,
-                        "missing", why,
-                        "records", (json_int_t) f.records,
-                        "record_bytes", (json_int_t) f.bytes,
-                        "stored_bytes", (json_int_t) f.stored_bytes)
+    result = json_pack ("{s:b, s:s, s:I, s:I, s:I}", "recovered", 0, "missing",
+                        why, "records", (json_int_t) f.records, "record_bytes",
+                        (json_int_t) f.bytes, "stored_bytes",
+                        (json_int_t) f.stored_bytes)
       ?: nbdedup_fail_null (ENOMEM, "no memory");
   store_close (f.store);
   return result;
@@ -137,25 +135,24 @@ static struct nbdedup_pool *
 open_damaged (const char *path, bool without_journal)
 {
   static const char who[] = "nbdedup recover";
-  struct nbdedup_pool *pool =
-    nbdedup_pool_open (path, NULL, who, NBDEDUP_OPEN_RECOVER);
+  struct nbdedup_pool *pool = nbdedup_pool_open (path, NULL, who,
+                                                 NBDEDUP_OPEN_RECOVER);
 
   if (pool == NULL && without_journal && (errno == EIO || errno == ENOENT))
-    pool = nbdedup_pool_open (path, NULL, who, NBDEDUP_OPEN_RECOVER |
-                              NBDEDUP_OPEN_WITHOUT_JOURNAL);
+    pool = nbdedup_pool_open (path, NULL, who,
+                              NBDEDUP_OPEN_RECOVER |
+                                NBDEDUP_OPEN_WITHOUT_JOURNAL);
   return pool;
 }
 
 static void
-keep_event (struct nbdedup_pool *pool, bool without_journal,
-            json_int_t volumes)
+keep_event (struct nbdedup_pool *pool, bool without_journal, json_int_t volumes)
 {
   CLEANUP_JSON json_t *event = NULL;
 
   event_find_asker ();
-  event = event_new ("recover", "{s:b, s:I}",
-                     "without_journal", (int) without_journal,
-                     "volumes", volumes);
+  event = event_new ("recover", "{s:b, s:I}", "without_journal",
+                     (int) without_journal, "volumes", volumes);
   events_keep (pool->events, event);
   event_log (NBDEDUP_LOG_INFO, pool->path, event, NULL);
 }
@@ -179,7 +176,7 @@ nbdedup_pool_recover (const char *path, bool without_journal)
       ?: nbdedup_fail_null (ENOMEM, "no memory");
   }
   if (errno != EIO && errno != ENOENT)
-    return NULL;                /* in use, newer, no room ... */
+    return NULL; /* in use, newer, no room ... */
   snprintf (why, sizeof why, "%s", nbdedup_error ());
   return list_records (path, why);
 }

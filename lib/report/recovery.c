@@ -26,11 +26,11 @@
 
 struct recovery {
   struct nbdedup_pool *pool;
-  uint64_t begin_ns;            /* by clock_ns */
+  uint64_t begin_ns; /* by clock_ns */
   struct replay_report replay;
-  json_t *document, *event;     /* owned */
-  char *event_text;             /* owned */
-  struct txg_event kept;        /* the same text */
+  json_t *document, *event; /* owned */
+  char *event_text;         /* owned */
+  struct txg_event kept;    /* the same text */
 };
 
 static double
@@ -42,14 +42,13 @@ seconds_of (const struct recovery *rec)
 static json_t *
 describe_range (struct nbdedup_pool *pool, const struct replay_range *range)
 {
-  const struct layer *layer =
-    volumes_find_layer (pool->volumes, range->layer);
+  const struct layer *layer = volumes_find_layer (pool->volumes, range->layer);
   char name[VOLUME_FULL_NAME_MAX];
 
   /* The layer existed during the replay; it may have lost its name since. */
   if (layer == NULL ||
-      volumes_describe_layer (pool->volumes, layer->branch, layer->seq,
-                              name) == NULL)
+      volumes_describe_layer (pool->volumes, layer->branch, layer->seq, name) ==
+        NULL)
     return NULL;
   return json_pack ("{s:s, s:I, s:I}", "name", name, "offset",
                     (json_int_t) (range->block * layer->block_size), "length",
@@ -77,17 +76,15 @@ make_document (struct recovery *rec)
 
   return json_pack ("{s:I, s:f, s:I, s:I, s:I, s:b, s:I, s:o, s:I, s:I, "
                     "s:o}",
-                    "time", (json_int_t) time (NULL),
-                    "seconds", seconds_of (rec),
-                    "batches", (json_int_t) r->batches,
-                    "records", (json_int_t) r->records,
-                    "blocks", (json_int_t) r->blocks,
-                    "cut_short", (int) r->cut_short,
-                    "dropped_blocks", (json_int_t) r->dropped.blocks,
-                    "dropped", describe_ranges (rec->pool, &r->dropped),
-                    "damaged", (json_int_t) r->damaged,
-                    "lost_blocks", (json_int_t) r->lost.blocks,
-                    "lost", describe_ranges (rec->pool, &r->lost));
+                    "time", (json_int_t) time (NULL), "seconds",
+                    seconds_of (rec), "batches", (json_int_t) r->batches,
+                    "records", (json_int_t) r->records, "blocks",
+                    (json_int_t) r->blocks, "cut_short", (int) r->cut_short,
+                    "dropped_blocks", (json_int_t) r->dropped.blocks, "dropped",
+                    describe_ranges (rec->pool, &r->dropped), "damaged",
+                    (json_int_t) r->damaged, "lost_blocks",
+                    (json_int_t) r->lost.blocks, "lost",
+                    describe_ranges (rec->pool, &r->lost));
 }
 
 /* Up to EVENT_PLACES_MAX of the places, for an event. */
@@ -106,18 +103,18 @@ make_event (const struct recovery *rec)
 {
   const struct replay_report *r = &rec->replay;
 
-  return event_new ("recovered", "{s:f, s:I, s:I, s:I, s:b, s:I, s:o, s:I, "
+  return event_new ("recovered",
+                    "{s:f, s:I, s:I, s:I, s:b, s:I, s:o, s:I, "
                     "s:I, s:o}",
-                    "seconds", seconds_of (rec),
-                    "batches", (json_int_t) r->batches,
-                    "records", (json_int_t) r->records,
-                    "blocks", (json_int_t) r->blocks,
-                    "cut_short", (int) r->cut_short,
-                    "dropped_blocks", (json_int_t) r->dropped.blocks,
-                    "dropped", first_places (rec->document, "dropped"),
-                    "damaged_batches", (json_int_t) r->damaged,
-                    "lost_blocks", (json_int_t) r->lost.blocks,
-                    "lost", first_places (rec->document, "lost"));
+                    "seconds", seconds_of (rec), "batches",
+                    (json_int_t) r->batches, "records", (json_int_t) r->records,
+                    "blocks", (json_int_t) r->blocks, "cut_short",
+                    (int) r->cut_short, "dropped_blocks",
+                    (json_int_t) r->dropped.blocks, "dropped",
+                    first_places (rec->document, "dropped"), "damaged_batches",
+                    (json_int_t) r->damaged, "lost_blocks",
+                    (json_int_t) r->lost.blocks, "lost",
+                    first_places (rec->document, "lost"));
 }
 
 /* In the transaction that makes the replay durable. */
@@ -128,7 +125,7 @@ put_report (void *arg, struct meta_conn *c, struct meta_state *state)
   CLEANUP_FREE char *text = NULL;
 
   (void) state;
-  json_decref (rec->document);  /* of an earlier attempt */
+  json_decref (rec->document); /* of an earlier attempt */
   json_decref (rec->event);
   free (rec->event_text);
   rec->document = make_document (rec);
@@ -140,7 +137,7 @@ put_report (void *arg, struct meta_conn *c, struct meta_state *state)
     return nbdedup_fail (ENOMEM, "no memory for a report");
   /* Add the table to a pool from before there were reports. */
   return meta_history_make (c) == -1 ? -1
-    : meta_report_put (c, REPORT_NAME, text);
+                                     : meta_report_put (c, REPORT_NAME, text);
 }
 
 /* Log what became of these places. */
@@ -157,13 +154,15 @@ log_places (const struct recovery *rec, enum nbdedup_log_level level,
                    rec->pool->path);
       return;
     }
-    nbdedup_log (level, "%s: recovery: %s: %" PRId64 " bytes at offset %"
-                 PRId64 " %s", rec->pool->path,
+    nbdedup_log (level,
+                 "%s: recovery: %s: %" PRId64 " bytes at offset %" PRId64 " %s",
+                 rec->pool->path,
                  json_string_value (json_object_get (place, "name")),
-                 (int64_t) json_integer_value
-                 (json_object_get (place, "length")),
-                 (int64_t) json_integer_value
-                 (json_object_get (place, "offset")), what);
+                 (int64_t) json_integer_value (
+                   json_object_get (place, "length")),
+                 (int64_t) json_integer_value (
+                   json_object_get (place, "offset")),
+                 what);
   }
 }
 
@@ -174,24 +173,29 @@ log_recovery (const struct recovery *rec)
   const char *path = rec->pool->path;
   char message[256];
 
-  snprintf (message, sizeof message, "recovered after a crash: %" PRIu64
-            " batches, %" PRIu64 " records, %" PRIu64 " blocks in %.1f s%s",
-            r->batches, r->records, r->blocks, seconds_of (rec), r->cut_short ?
-            "; the crash interrupted the batch after them" : "");
-  event_log (r->damaged > 0 ? NBDEDUP_LOG_ERROR
-             : r->dropped.blocks > 0 ? NBDEDUP_LOG_WARNING : NBDEDUP_LOG_INFO,
+  snprintf (message, sizeof message,
+            "recovered after a crash: %" PRIu64 " batches, %" PRIu64
+            " records, %" PRIu64 " blocks in %.1f s%s",
+            r->batches, r->records, r->blocks, seconds_of (rec),
+            r->cut_short ? "; the crash interrupted the batch after them" : "");
+  event_log (r->damaged > 0            ? NBDEDUP_LOG_ERROR
+               : r->dropped.blocks > 0 ? NBDEDUP_LOG_WARNING
+                                       : NBDEDUP_LOG_INFO,
              path, rec->event, message);
   if (r->dropped.blocks > 0)
-    nbdedup_log (NBDEDUP_LOG_WARNING, "%s: recovery: the writes of %" PRIu64
+    nbdedup_log (NBDEDUP_LOG_WARNING,
+                 "%s: recovery: the writes of %" PRIu64
                  " blocks are lost: no flush had been answered since, and "
-                 "their data did not reach the disk", path,
-                 r->dropped.blocks);
+                 "their data did not reach the disk",
+                 path, r->dropped.blocks);
   log_places (rec, NBDEDUP_LOG_WARNING, "dropped",
               "have their previous content");
   if (r->damaged > 0)
-    nbdedup_log (NBDEDUP_LOG_ERROR, "%s: recovery: %" PRIu64 " batches of the "
+    nbdedup_log (NBDEDUP_LOG_ERROR,
+                 "%s: recovery: %" PRIu64 " batches of the "
                  "journal are damaged: the content of %" PRIu64 " blocks is "
-                 "lost", path, r->damaged, r->lost.blocks);
+                 "lost",
+                 path, r->damaged, r->lost.blocks);
   log_places (rec, NBDEDUP_LOG_ERROR, "lost",
               "cannot be read until a client writes or zeroes whole blocks "
               "there");
@@ -203,7 +207,7 @@ recovery_run (struct nbdedup_pool *pool)
   struct recovery rec = { .pool = pool };
   int r;
 
-  WITH_LOCK (&pool->admin);     /* layers keep their names */
+  WITH_LOCK (&pool->admin); /* layers keep their names */
   rec.begin_ns = clock_ns ();
   txg_set_event (&rec.kept);
   r = txg_replay (pool->txg, &rec.replay, put_report, &rec);

@@ -34,8 +34,7 @@ rewrite_find (struct rewrite *w)
   if (v == NULL || w->volume_id == 0 ||
       (v->id == w->volume_id && v->is_snapshot == w->is_snapshot))
     return v;
-  return nbdedup_fail_null (ENOENT, "%s was replaced meanwhile",
-                            w->args->name);
+  return nbdedup_fail_null (ENOENT, "%s was replaced meanwhile", w->args->name);
 }
 
 /* The pointers of the volume's next leaf from '*leaf' on, as it shows them: 1;

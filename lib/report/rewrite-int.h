@@ -24,33 +24,33 @@ struct rewrite {
   void *opaque;
   struct compression compression;
   uint64_t volume_id;
-  bool is_snapshot;             /* then the id is a snapshot's */
+  bool is_snapshot; /* then the id is a snapshot's */
   struct pace pace;
 
   /* The pass: */
   unsigned pass, nr_passes;
-  struct sorter *addrs;         /* owned; addresses, some several times */
-  uint64_t done;                /* of them */
-  uint64_t addr;                /* the next one; UINT64_MAX: the end */
+  struct sorter *addrs; /* owned; addresses, some several times */
+  uint64_t done;        /* of them */
+  uint64_t addr;        /* the next one; UINT64_MAX: the end */
 
   /* The batch: */
   struct moves_batch batch;
-  struct move *sent;            /* owned; what the folds have of it */
+  struct move *sent; /* owned; what the folds have of it */
   size_t nr_sent;
   uint64_t new_bytes;
   struct mover mover;
 
   /* To enter the index. */
-  struct record_name *names;    /* owned */
+  struct record_name *names; /* owned */
   size_t nr_names;
-  struct index_entry *ops;      /* owned; of one fold */
+  struct index_entry *ops; /* owned; of one fold */
   size_t nr_ops;
 
   /* Scratch. */
   struct verifier v;
-  uint8_t *content;             /* owned; BLOCK_SIZE_MAX */
+  uint8_t *content; /* owned; BLOCK_SIZE_MAX */
   struct blob row, fresh, index;
-  uint64_t group;               /* of 'row'; UINT64_MAX: none */
+  uint64_t group; /* of 'row'; UINT64_MAX: none */
 
   /* The result. */
   uint64_t records, rewritten, joined, indexed, damaged, over_quota;

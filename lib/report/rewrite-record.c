@@ -71,7 +71,7 @@ static int
 look_again (struct rewrite *w, uint64_t addr, struct record *r)
 {
   return read_row (w, addr, &w->fresh) == -1 ? -1
-    : find_in_row (&w->fresh, addr, r);
+                                             : find_in_row (&w->fresh, addr, r);
 }
 
 static bool
@@ -88,7 +88,8 @@ is_there (struct rewrite *w, const struct record *r)
   struct record now;
   int found = look_again (w, r->ptr.addr, &now);
 
-  return found != 1 ? found
+  return found != 1
+    ? found
     : now.ptr.cksum == r->ptr.cksum && now.ptr.psize == r->ptr.psize &&
       now.ptr.codec == r->ptr.codec && is_same_content (&now, r);
 }
@@ -108,7 +109,8 @@ read_record_content (struct rewrite *w, const struct record *r,
   }
   quiesce_leave (&w->pool->quiesce, ticket);
   return there == -1 && errno == ENOMEM
-    ? nbdedup_fail (ENOMEM, "no memory to rewrite records") : there;
+    ? nbdedup_fail (ENOMEM, "no memory to rewrite records")
+    : there;
 }
 
 /*----------------------------------------------------------------------
@@ -148,7 +150,7 @@ prepare (struct rewrite *w, const struct record *r)
   if (txg_reserve (w->pool->txg, 1, ROOM_NEW) == -1)
     return -1;
   w->batch.reserved++;
-  assert (w->batch.reserved > w->batch.nr);     /* one for each move */
+  assert (w->batch.reserved > w->batch.nr); /* one for each move */
   return 1;
 }
 
@@ -164,7 +166,7 @@ is_equal_at (struct rewrite *w, struct meta_conn *c, const struct record *r,
   int found = meta_record_find (c, addr, &w->fresh, other);
 
   return found != 1 ? found
-    : is_usable (other) && other->flags & RECORD_INDEXED &&
+                    : is_usable (other) && other->flags & RECORD_INDEXED &&
       is_same_content (other, r);
 }
 
@@ -271,9 +273,12 @@ rewrite_join_record (struct rewrite *w, const struct record *r)
     ret = prepare (w, r);
   if (ret != 1)
     return ret == 2 ? 1 : ret;
-  return array_push (&w->batch.p, &w->batch.nr, (struct move) {
-    .record = other, .old = r->ptr, .inserted = true,
-  });
+  return array_push (&w->batch.p, &w->batch.nr,
+                     (struct move) {
+                       .record = other,
+                       .old = r->ptr,
+                       .inserted = true,
+                     });
 }
 
 /*----------------------------------------------------------------------
@@ -299,7 +304,7 @@ is_better (const struct rewrite *w, const struct record *r,
   const uint32_t sector = w->pool->sector_bytes;
 
   return sectors_of (new->psize, sector) < sectors_of (r->ptr.psize, sector) ||
-    (new->codec != r->ptr.codec && new->codec == w->compression.codec);
+    (new->codec != r->ptr.codec &&new->codec == w->compression.codec);
 }
 
 /* The old record goes when no pointer names it any more, so a mistake in what
@@ -314,7 +319,8 @@ verify_form (struct rewrite *w, const struct record *r,
                          w->content, r->lsize) == 0 &&
        memcmp (w->content, content, r->lsize) == 0))
     return 0;
-  return nbdedup_fail (EIO, "the record at %" PRIu64 " was compressed to "
+  return nbdedup_fail (EIO,
+                       "the record at %" PRIu64 " was compressed to "
                        "something else: does this machine's memory work?",
                        r->ptr.addr);
 }
@@ -328,9 +334,9 @@ make_form (struct rewrite *w, const struct record *r, struct pointer *new)
 
   if (ret != 1)
     return ret;
-  new->psize = (uint32_t)
-    codec_store (w->v.codec, &w->compression, w->pool->sector_bytes, content,
-                 r->lsize, w->v.out, &codec);
+  new->psize = (uint32_t) codec_store (w->v.codec, &w->compression,
+                                       w->pool->sector_bytes, content, r->lsize,
+                                       w->v.out, &codec);
   assert (new->psize > 0 && new->psize <= r->lsize);
   new->codec = (uint8_t) codec;
   new->cksum = XXH3_64bits (w->v.out, new->psize);

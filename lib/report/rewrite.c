@@ -35,7 +35,8 @@
 static int
 interrupted (void)
 {
-  return nbdedup_fail (EINTR, "interrupted: what was rewritten stays so, and "
+  return nbdedup_fail (EINTR,
+                       "interrupted: what was rewritten stays so, and "
                        "the next run continues");
 }
 
@@ -44,9 +45,11 @@ rewrite_go_on (struct rewrite *w)
 {
   const uint64_t count = w->addrs ? sorter_count (w->addrs) : 0;
 
-  return w->progress && w->progress (w->opaque, w->pass * count + w->done,
-                                     w->nr_passes * count) != 0
-    ? interrupted () : 0;
+  return w->progress &&
+      w->progress (w->opaque, w->pass * count + w->done,
+                   w->nr_passes * count) != 0
+    ? interrupted ()
+    : 0;
 }
 
 /*----------------------------------------------------------------------
@@ -77,7 +80,8 @@ index_step (void *arg, struct meta_conn *c, struct meta_state *state)
 
   w->nr_ops = 0;
   if (state->features_compat & FEATURE_COMPAT_RECORDS_LOST)
-    return nbdedup_fail (EIO, "parts of table \"record\" of pool.db are lost: "
+    return nbdedup_fail (EIO,
+                         "parts of table \"record\" of pool.db are lost: "
                          "run nbdedup check --repair first");
   if (index_flag_change (c, w->names, w->nr_names, index_record, w) == -1)
     return -1;
@@ -110,9 +114,10 @@ index_names (struct rewrite *w)
     r = txg_run_large (w->pool->txg, pages, index_step, index_done, w);
   }
   w->nr_names = 0;
-  w->group = UINT64_MAX;        /* its flags have changed */
+  w->group = UINT64_MAX; /* its flags have changed */
   if (r == -1 && errno == ENOSPC)
-    return nbdedup_fail (ENOSPC, "no room in pool.db for entries of the dedup "
+    return nbdedup_fail (ENOSPC,
+                         "no room in pool.db for entries of the dedup "
                          "table: free some space on its file system");
   return r;
 }
@@ -125,8 +130,7 @@ index_pass (struct rewrite *w)
 
   for (; w->addr != UINT64_MAX; pace_rest (&w->pace)) {
     found = rewrite_look (w, w->addr, &r);
-    if (found == -1 ||
-        (found == 1 && rewrite_index_record (w, &r) == -1) ||
+    if (found == -1 || (found == 1 && rewrite_index_record (w, &r) == -1) ||
         (index_flag_groups (w->names, w->nr_names, STEP_GROUPS) < w->nr_names &&
          index_names (w) == -1) ||
         rewrite_go_on (w) == -1 || rewrite_next (w) == -1)
@@ -164,15 +168,17 @@ get_most (struct rewrite *w, uint64_t *most)
   *most = SEGMENT_BYTES;
   if (capacity_used (w->pool, &cap) == -1)
     return -1;
-  return cap.free_bytes >= SEGMENT_BYTES ? 0
-    : nbdedup_fail (ENOSPC, "there is no room for what is rewritten: free "
+  return cap.free_bytes >= SEGMENT_BYTES
+    ? 0
+    : nbdedup_fail (ENOSPC,
+                    "there is no room for what is rewritten: free "
                     "some space on the file system of \"records\"");
 }
 
 /* 0; 1: the batch must go first; -1. */
 static int
-do_record (struct rewrite *w, int (*fn) (struct rewrite *w,
-                                         const struct record *r))
+do_record (struct rewrite *w,
+           int (*fn) (struct rewrite *w, const struct record *r))
 {
   struct record r;
   int ret = rewrite_look (w, w->addr, &r);
@@ -186,8 +192,7 @@ do_record (struct rewrite *w, int (*fn) (struct rewrite *w,
 
 /* Add records to the batch.  If space ends, those that it has go first. */
 static int
-fill (struct rewrite *w, int (*fn) (struct rewrite *w,
-                                    const struct record *r))
+fill (struct rewrite *w, int (*fn) (struct rewrite *w, const struct record *r))
 {
   const uint64_t begun = clock_ms ();
   uint64_t most;
@@ -268,7 +273,7 @@ has_record (struct rewrite *w, const struct pointer *ptr)
 
   meta_reader_put (w->pool->meta, c);
   return found != 1 ? found
-    : r.ptr.cksum == ptr->cksum && r.ptr.psize == ptr->psize &&
+                    : r.ptr.cksum == ptr->cksum && r.ptr.psize == ptr->psize &&
       r.ptr.codec == ptr->codec;
 }
 
@@ -307,7 +312,8 @@ wait_for_room (struct rewrite *w)
 
   while (clock_ms () < w->pool->moves->not_before_ms) {
     if (clock_ms () - begun > ROOM_MS)
-      return nbdedup_fail (ENOSPC, "clients need the room that is left: what "
+      return nbdedup_fail (ENOSPC,
+                           "clients need the room that is left: what "
                            "was rewritten stays so; free some space and run "
                            "it again");
     if (rewrite_go_on (w) == -1)
@@ -318,8 +324,8 @@ wait_for_room (struct rewrite *w)
 }
 
 static int
-run_batch (struct rewrite *w, int (*fn) (struct rewrite *w,
-                                         const struct record *r))
+run_batch (struct rewrite *w,
+           int (*fn) (struct rewrite *w, const struct record *r))
 {
   int r;
 
@@ -338,7 +344,7 @@ run_batch (struct rewrite *w, int (*fn) (struct rewrite *w,
   if (r == 0 && w->batch.nr > 0)
     r = send (w);
   if (r == -1 || w->batch.segments) {
-    give_back (w);              /* it has failed, or is empty */
+    give_back (w); /* it has failed, or is empty */
     return r;
   }
   w->group = UINT64_MAX;
@@ -350,8 +356,8 @@ run_batch (struct rewrite *w, int (*fn) (struct rewrite *w,
  */
 
 static int
-run_pass (struct rewrite *w, int (*fn) (struct rewrite *w,
-                                        const struct record *r))
+run_pass (struct rewrite *w,
+          int (*fn) (struct rewrite *w, const struct record *r))
 {
   int r = rewrite_collect (w);
 
@@ -394,8 +400,9 @@ run_passes (struct rewrite *w)
   if (w->content == NULL)
     return nbdedup_fail (ENOMEM, "no memory to rewrite records");
   w->nr_passes = w->args->dedup ? 3 : 1;
-  if (w->args->dedup && (run_pass (w, rewrite_index_record) == -1 ||
-                         run_pass (w, rewrite_join_record) == -1))
+  if (w->args->dedup &&
+      (run_pass (w, rewrite_index_record) == -1 ||
+       run_pass (w, rewrite_join_record) == -1))
     return -1;
   if (run_pass (w, rewrite_form_record) == -1)
     return -1;
@@ -405,15 +412,15 @@ run_passes (struct rewrite *w)
 static json_t *
 make_result (const struct rewrite *w)
 {
-  return json_pack ("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}",
-                    "records", (json_int_t) w->records,
-                    "rewritten_records", (json_int_t) w->rewritten,
-                    "joined_records", (json_int_t) w->joined,
-                    "indexed_records", (json_int_t) w->indexed,
-                    "over_quota_records", (json_int_t) w->over_quota,
-                    "damaged_records", (json_int_t) w->damaged,
-                    "before_bytes", (json_int_t) w->before_bytes,
-                    "after_bytes", (json_int_t) w->after_bytes);
+  return json_pack ("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "records",
+                    (json_int_t) w->records, "rewritten_records",
+                    (json_int_t) w->rewritten, "joined_records",
+                    (json_int_t) w->joined, "indexed_records",
+                    (json_int_t) w->indexed, "over_quota_records",
+                    (json_int_t) w->over_quota, "damaged_records",
+                    (json_int_t) w->damaged, "before_bytes",
+                    (json_int_t) w->before_bytes, "after_bytes",
+                    (json_int_t) w->after_bytes);
 }
 
 static void
@@ -436,7 +443,10 @@ rewrite_run (struct nbdedup_pool *pool, const struct rewrite_args *args,
              nbdedup_progress_fn *progress, void *opaque)
 {
   struct rewrite w = {
-    .pool = pool, .args = args, .progress = progress, .opaque = opaque,
+    .pool = pool,
+    .args = args,
+    .progress = progress,
+    .opaque = opaque,
     .group = UINT64_MAX,
   };
   int r, err;

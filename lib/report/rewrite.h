@@ -34,7 +34,7 @@
 #include "nbdedup.h"
 
 struct rewrite_args {
-  const char *name;             /* of a volume or a snapshot */
+  const char *name; /* of a volume or a snapshot */
   bool dedup;
 };
 

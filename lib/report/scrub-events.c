@@ -23,9 +23,9 @@ scrub_tell_begun (const struct scrub *s)
   const bool scheduled = s->args->scheduled;
 
   events_post (s->pool->events, NBDEDUP_LOG_INFO,
-               event_new ("scrub-begun", "{s:b, s:b, s:b}",
-                          "scheduled", scheduled, "again", s->args->again,
-                          "continues", s->next_group > 0),
+               event_new ("scrub-begun", "{s:b, s:b, s:b}", "scheduled",
+                          scheduled, "again", s->args->again, "continues",
+                          s->next_group > 0),
                "a %sscrub %s%s", scheduled ? "scheduled " : "",
                s->next_group > 0 ? "continues" : "begins",
                scheduled ? " (scrub-interval)" : "");
@@ -48,28 +48,28 @@ tell_places (const struct scrub *s, const json_t *result)
     if (i == PLACES_MAX)
       break;
     place = damage_place_of (p);
-    damage_tell (s->pool->events, &place, "scrub", "are damaged",
-                 DAMAGE_LOG);
+    damage_tell (s->pool->events, &place, "scrub", "are damaged", DAMAGE_LOG);
   }
   if (json_array_size (places) > PLACES_MAX)
     events_post (s->pool->events, NBDEDUP_LOG_ERROR,
-                 event_new ("damage", "{s:s, s:I}", "found", "scrub",
-                            "places", (json_int_t) json_array_size (places)),
+                 event_new ("damage", "{s:s, s:I}", "found", "scrub", "places",
+                            (json_int_t) json_array_size (places)),
                  "%zu other places are damaged: \"nbdedup scrub\" lists them "
-                 "all", json_array_size (places) - PLACES_MAX);
+                 "all",
+                 json_array_size (places) - PLACES_MAX);
 }
 
 /* The figures of the result, and the first places. */
 static json_t *
 make_event (const struct scrub *s, const json_t *result, const char *outcome)
 {
-  CLEANUP_JSON json_t *fields =
-    json_pack ("{s:s, s:b, s:b, s:I}", "outcome", outcome,
-               "scheduled", (int) s->args->scheduled,
-               "again", (int) s->args->again,
-               "begun", (json_int_t) s->f.begun);
-  CLEANUP_JSON json_t *places =
-    json_deep_copy (json_object_get (result, "damaged"));
+  CLEANUP_JSON json_t *fields = json_pack ("{s:s, s:b, s:b, s:I}", "outcome",
+                                           outcome, "scheduled",
+                                           (int) s->args->scheduled, "again",
+                                           (int) s->args->again, "begun",
+                                           (json_int_t) s->f.begun);
+  CLEANUP_JSON json_t *places = json_deep_copy (
+    json_object_get (result, "damaged"));
   const char *key;
   json_t *value;
 
@@ -92,7 +92,8 @@ post_result (const struct scrub *s, json_t *event, const json_t *result)
   const json_int_t repaired = number (result, "repaired_records");
   const json_int_t errors = number (result, "errors") - summaries;
   enum nbdedup_log_level level = errors > 0 ? NBDEDUP_LOG_ERROR
-    : repaired + summaries > 0 ? NBDEDUP_LOG_WARNING : NBDEDUP_LOG_INFO;
+    : repaired + summaries > 0              ? NBDEDUP_LOG_WARNING
+                                            : NBDEDUP_LOG_INFO;
 
   if (events_has_thread (s->pool->events))
     tell_places (s, result);
@@ -100,10 +101,10 @@ post_result (const struct scrub *s, json_t *event, const json_t *result)
     level = NBDEDUP_LOG_INFO;
   events_post (s->pool->events, level, event,
                "the scrub has ended: %" JSON_INTEGER_FORMAT " records "
-               "verified, %" JSON_INTEGER_FORMAT " errors, %"
-               JSON_INTEGER_FORMAT " records and %" JSON_INTEGER_FORMAT
-               " summaries written again", number (result, "records"), errors,
-               repaired, summaries);
+               "verified, %" JSON_INTEGER_FORMAT
+               " errors, %" JSON_INTEGER_FORMAT
+               " records and %" JSON_INTEGER_FORMAT " summaries written again",
+               number (result, "records"), errors, repaired, summaries);
 }
 
 static void
@@ -117,8 +118,9 @@ post_failure (const struct scrub *s, json_t *event, const char *why)
     events_post (s->pool->events, NBDEDUP_LOG_INFO, event,
                  "the scrub was interrupted");
   else
-    events_post (s->pool->events, s->args->scheduled ? NBDEDUP_LOG_WARNING
-                 : NBDEDUP_LOG_INFO, event, "the scrub failed%s: %s",
+    events_post (s->pool->events,
+                 s->args->scheduled ? NBDEDUP_LOG_WARNING : NBDEDUP_LOG_INFO,
+                 event, "the scrub failed%s: %s",
                  s->args->scheduled ? ", and the server will try again" : "",
                  why);
 }
@@ -127,8 +129,10 @@ void
 scrub_tell_ended (const struct scrub *s, const json_t *result)
 {
   const int err = errno;
-  json_t *event = make_event (s, result, result ? "done"
-                              : err == EINTR ? "interrupted" : "failed");
+  json_t *event = make_event (s, result,
+                              result           ? "done"
+                                : err == EINTR ? "interrupted"
+                                               : "failed");
   char why[512];
 
   snprintf (why, sizeof why, "%s", nbdedup_error ());

@@ -20,19 +20,19 @@ struct chunk_id {
 
 /* Limits the speed to 'rate' bytes a second, since that was set. */
 struct rate_limit {
-  uint64_t rate;                /* 0: as fast as it can */
+  uint64_t rate; /* 0: as fast as it can */
   uint64_t begin_ms, begin_bytes;
 };
 
 /* The findings of a scrub. */
 struct scrubbed {
-  uint64_t begun, time;         /* 'time': of its end; 0: not yet */
+  uint64_t begun, time; /* 'time': of its end; 0: not yet */
   uint64_t records, bytes;
-  uint64_t errors;              /* records that are damaged */
-  uint64_t repaired;            /* records that were, and are repaired */
+  uint64_t errors;   /* records that are damaged */
+  uint64_t repaired; /* records that were, and are repaired */
   uint64_t summary_errors;
-  uint64_t metadata_errors;     /* those that could not be repaired */
-  uint64_t *damaged;            /* owned; ascending addresses */
+  uint64_t metadata_errors; /* those that could not be repaired */
+  uint64_t *damaged;        /* owned; ascending addresses */
   size_t nr_damaged;
 };
 
@@ -42,20 +42,20 @@ struct scrub {
   struct verifier v;
   struct scrubbed f;
   uint64_t lost_blocks;
-  uint64_t chunk_addr;          /* of 'chunk'; 0: that is empty */
+  uint64_t chunk_addr; /* of 'chunk'; 0: that is empty */
   uint8_t chunk[SUMMARY_CHUNK_MAX];
-  struct chunk_id *suspects;    /* owned */
+  struct chunk_id *suspects; /* owned */
   size_t nr_suspects;
-  uint64_t repaired;            /* slots, by one fold */
-  json_t *places;               /* owned */
-  json_t *metadata;             /* owned; texts of its errors */
-  struct record *wanted;        /* owned; the damaged ones, by digest */
+  uint64_t repaired;     /* slots, by one fold */
+  json_t *places;        /* owned */
+  json_t *metadata;      /* owned; texts of its errors */
+  struct record *wanted; /* owned; the damaged ones, by digest */
   size_t nr_wanted;
-  struct blob row, found;       /* of records */
-  uint64_t next_group;          /* of records: those before it are done */
+  struct blob row, found; /* of records */
+  uint64_t next_group;    /* of records: those before it are done */
   uint64_t total;
-  uint64_t kept_ms;             /* when the position was last stored */
-  uint64_t metadata_bytes;      /* read, of both copies */
+  uint64_t kept_ms;        /* when the position was last stored */
+  uint64_t metadata_bytes; /* read, of both copies */
   struct rate_limit limit;
   nbdedup_progress_fn *progress;
   void *opaque;

@@ -28,7 +28,7 @@
  */
 
 struct reports {
-  const char *position, *report;        /* NULL: as it is */
+  const char *position, *report; /* NULL: as it is */
 };
 
 static int
@@ -58,15 +58,14 @@ keep (struct scrub *s)
     json_array_append_new (damaged,
                            json_integer ((json_int_t) s->f.damaged[i]));
   position = json_pack ("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:O}",
-                        "group", (json_int_t) s->next_group,
-                        "begun", (json_int_t) s->f.begun,
-                        "records", (json_int_t) s->f.records,
-                        "bytes", (json_int_t) s->f.bytes,
-                        "errors", (json_int_t) s->f.errors,
-                        "repaired_records", (json_int_t) s->f.repaired,
-                        "summary_errors", (json_int_t) s->f.summary_errors,
-                        "total", (json_int_t) s->total,
-                        "damaged", damaged);
+                        "group", (json_int_t) s->next_group, "begun",
+                        (json_int_t) s->f.begun, "records",
+                        (json_int_t) s->f.records, "bytes",
+                        (json_int_t) s->f.bytes, "errors",
+                        (json_int_t) s->f.errors, "repaired_records",
+                        (json_int_t) s->f.repaired, "summary_errors",
+                        (json_int_t) s->f.summary_errors, "total",
+                        (json_int_t) s->total, "damaged", damaged);
   if (position)
     text = json_dumps (position, JSON_COMPACT);
   if (text == NULL)
@@ -155,8 +154,9 @@ scrub_state_note (struct scrub *s, bool now)
     return 0;
   if (s->kept_ms == 0)
     s->kept_ms = clock_ms ();
-  return now || clock_ms () - s->kept_ms >=
-    s->pool->settings.commit_interval_ms ? keep (s) : 0;
+  return now || clock_ms () - s->kept_ms >= s->pool->settings.commit_interval_ms
+    ? keep (s)
+    : 0;
 }
 
 void
@@ -175,24 +175,24 @@ scrub_progress (struct nbdedup_pool *pool)
   {
     WITH_LOCK (&live->lock);
     if (live->running)
-      return json_pack ("{s:b, s:I, s:I, s:I, s:I, s:I}", "running", 1,
-                        "begun", (json_int_t) live->begun,
-                        "records", (json_int_t) live->records,
-                        "bytes", (json_int_t) live->bytes,
-                        "errors", (json_int_t) live->errors,
-                        "total", (json_int_t) live->total);
+      return json_pack ("{s:b, s:I, s:I, s:I, s:I, s:I}", "running", 1, "begun",
+                        (json_int_t) live->begun, "records",
+                        (json_int_t) live->records, "bytes",
+                        (json_int_t) live->bytes, "errors",
+                        (json_int_t) live->errors, "total",
+                        (json_int_t) live->total);
   }
   position = status_report (pool, SCRUB_POSITION);
   if (position == NULL)
     return NULL;
   if (number (position, "group") == 0)
     return json_null ();
-  return json_pack ("{s:b, s:I, s:I, s:I, s:I, s:I}", "running", 0,
-                    "begun", (json_int_t) number (position, "begun"),
-                    "records", (json_int_t) number (position, "records"),
-                    "bytes", (json_int_t) number (position, "bytes"),
-                    "errors", (json_int_t) number (position, "errors"),
-                    "total", (json_int_t) number (position, "total"));
+  return json_pack ("{s:b, s:I, s:I, s:I, s:I, s:I}", "running", 0, "begun",
+                    (json_int_t) number (position, "begun"), "records",
+                    (json_int_t) number (position, "records"), "bytes",
+                    (json_int_t) number (position, "bytes"), "errors",
+                    (json_int_t) number (position, "errors"), "total",
+                    (json_int_t) number (position, "total"));
 }
 
 /*----------------------------------------------------------------------
@@ -225,8 +225,8 @@ scrub_pace (struct scrub *s)
     if (p->rate == 0)
       return 0;
     now = clock_ms ();
-    due = p->begin_ms + (uint64_t)
-      ((double) (bytes - p->begin_bytes) * 1000 / (double) p->rate);
+    due = p->begin_ms +
+      (uint64_t) ((double) (bytes - p->begin_bytes) * 1000 / (double) p->rate);
     if (now >= due) {
       if (now - due > CREDIT_MS)
         p->begin_ms += now - due;

@@ -64,7 +64,8 @@ has_summary (struct scrub *s, const struct segment_map *map,
 {
   unsigned index = r->slot / map->slots_per_chunk;
   struct summary_chunk chunk = {
-    .uuid = s->pool->uuid, .sector_bytes = s->pool->sector_bytes,
+    .uuid = s->pool->uuid,
+    .sector_bytes = s->pool->sector_bytes,
     .index = index,
   };
 
@@ -116,8 +117,7 @@ repair_chunks (void *arg, struct meta_conn *c, struct meta_state *state)
 
   s->repaired = 0;
   for (i = 0; i < s->nr_suspects; ++i) {
-    if (i > 0 &&
-        compare_chunks (&s->suspects[i - 1], &s->suspects[i]) == 0)
+    if (i > 0 && compare_chunks (&s->suspects[i - 1], &s->suspects[i]) == 0)
       continue;
     if (summary_repair (c, s->pool->store, state, s->suspects[i].segment,
                         s->suspects[i].index, &nr) == -1)
@@ -411,12 +411,11 @@ describe_wanted (const struct scrub *s)
     r = &s->wanted[i];
     for (j = 0; j < DIGEST_LEN; ++j)
       snprintf (hex + 2 * j, 3, "%02x", r->digest.b[j]);
-    json_array_append_new (records, json_pack
-                           ("{s:I, s:I, s:I, s:s}",
-                            "address", (json_int_t) r->ptr.addr,
-                            "length", (json_int_t) r->lsize,
-                            "domain", (json_int_t) r->domain,
-                            "digest", hex));
+    json_array_append_new (records,
+                           json_pack ("{s:I, s:I, s:I, s:s}", "address",
+                                      (json_int_t) r->ptr.addr, "length",
+                                      (json_int_t) r->lsize, "domain",
+                                      (json_int_t) r->domain, "digest", hex));
   }
   wanted = json_pack ("{s:s, s:o}", "hash", hash_name (s->pool->hash),
                       "records", records);
@@ -442,16 +441,18 @@ scrub_offer (struct nbdedup_pool *pool, uint64_t addr, const void *content,
   int r;
 
   if (len > BLOCK_SIZE_MAX || addr > ADDR_MAX)
-    return nbdedup_fail (EINVAL, "a record at sector %" PRIu64 " cannot have %"
-                         PRIu32 " bytes", addr, len);
+    return nbdedup_fail (EINVAL,
+                         "a record at sector %" PRIu64 " cannot have %" PRIu32
+                         " bytes",
+                         addr, len);
   if (verifier_init (&v, pool) == -1)
     return -1;
   c = meta_reader_get (pool->meta);
   ticket = quiesce_enter (&pool->quiesce);
   r = meta_record_find (c, addr, &row, &rec);
   if (r == 1)
-    r = verify_read (&v, &rec) ? 0 : verify_write_again (&v, &rec, content,
-                                                         len);
+    r = verify_read (&v, &rec) ? 0
+                               : verify_write_again (&v, &rec, content, len);
   quiesce_leave (&pool->quiesce, ticket);
   meta_reader_put (pool->meta, c);
   if (r == 1 && store_sync (pool->store) == -1)
@@ -507,8 +508,8 @@ describe_layer (struct nbdedup_pool *pool, uint64_t branch, uint64_t seq,
  * inherit it are damaged as well.
  */
 static int
-locate_in_leaf (void *opaque, uint64_t branch, uint64_t leaf_nr,
-                uint64_t seq, const uint8_t *buf, size_t len)
+locate_in_leaf (void *opaque, uint64_t branch, uint64_t leaf_nr, uint64_t seq,
+                const uint8_t *buf, size_t len)
 {
   struct locate *lo = opaque;
   char name[VOLUME_FULL_NAME_MAX];
@@ -524,17 +525,16 @@ locate_in_leaf (void *opaque, uint64_t branch, uint64_t leaf_nr,
     if (!is_damaged (lo->s, &leaf, i))
       continue;
     if (block_size == 0 &&
-        (block_size = describe_layer (lo->s->pool, branch, seq,
-                                      name)) == 0)
-      return 0;                 /* the pool is freeing it */
+        (block_size = describe_layer (lo->s->pool, branch, seq, name)) == 0)
+      return 0; /* the pool is freeing it */
     if (leaf.state[i] == MAP_LOST)
       lo->s->lost_blocks++;
-    json_array_append_new (lo->s->places, json_pack
-                           ("{s:s, s:I, s:I}", "name", name,
-                            "offset", (json_int_t)
-                            ((leaf_nr * LEAF_BLOCKS + i) *
-                             block_size),
-                            "length", (json_int_t) block_size));
+    json_array_append_new (lo->s->places,
+                           json_pack ("{s:s, s:I, s:I}", "name", name, "offset",
+                                      (json_int_t) ((leaf_nr * LEAF_BLOCKS +
+                                                     i) *
+                                                    block_size),
+                                      "length", (json_int_t) block_size));
   }
   return 0;
 }
@@ -577,8 +577,9 @@ scrub_metadata (struct scrub *s)
 {
   /* This starts the pace before the first page. */
   return scrub_pace (s) == -1 ||
-    meta_copy_check (s->pool->meta, note_page, pages_compared, s) == -1
-    ? -1 : 0;
+      meta_copy_check (s->pool->meta, note_page, pages_compared, s) == -1
+    ? -1
+    : 0;
 }
 
 /*----------------------------------------------------------------------
@@ -599,14 +600,14 @@ keep_report (struct scrub *s, const json_t *result)
   if (report) {
     json_object_del (report, "damaged");
     json_object_del (report, "metadata");
-    json_object_set_new (report, "time",
-                         json_integer ((json_int_t) s->f.time));
+    json_object_set_new (report, "time", json_integer ((json_int_t) s->f.time));
     text = json_dumps (report, JSON_COMPACT);
   }
   if (text == NULL || scrub_state_finish (s, text) == -1)
-    nbdedup_log (NBDEDUP_LOG_WARNING, "%s: cannot keep the result of the scrub "
-                 "for \"status\": %s", pool->path,
-                 text ? nbdedup_error () : "no memory");
+    nbdedup_log (NBDEDUP_LOG_WARNING,
+                 "%s: cannot keep the result of the scrub "
+                 "for \"status\": %s",
+                 pool->path, text ? nbdedup_error () : "no memory");
 }
 
 static json_t *
@@ -615,16 +616,14 @@ make_result (const struct scrub *s)
   const struct scrubbed *f = &s->f;
 
   return json_pack ("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:O, s:I, s:O}",
-                    "begun", (json_int_t) f->begun,
-                    "records", (json_int_t) f->records,
-                    "bytes", (json_int_t) f->bytes,
-                    "errors", (json_int_t)
-                    (f->errors + f->summary_errors + s->lost_blocks +
-                     f->metadata_errors),
-                    "repaired_records", (json_int_t) f->repaired,
-                    "lost_blocks", (json_int_t) s->lost_blocks,
-                    "summary_errors", (json_int_t) f->summary_errors,
-                    "damaged", s->places,
+                    "begun", (json_int_t) f->begun, "records",
+                    (json_int_t) f->records, "bytes", (json_int_t) f->bytes,
+                    "errors",
+                    (json_int_t) (f->errors + f->summary_errors +
+                                  s->lost_blocks + f->metadata_errors),
+                    "repaired_records", (json_int_t) f->repaired, "lost_blocks",
+                    (json_int_t) s->lost_blocks, "summary_errors",
+                    (json_int_t) f->summary_errors, "damaged", s->places,
                     "metadata_errors", (json_int_t) f->metadata_errors,
                     "metadata", s->metadata);
 }
@@ -642,7 +641,7 @@ scrub_all (struct scrub *s)
   scrub_tell_begun (s);
   txg_get_state (s->pool->txg, &state);
   s->total = state.records;
-  s->f.metadata_errors = 0;     /* metadata is always read in full */
+  s->f.metadata_errors = 0; /* metadata is always read in full */
   if (scrub_metadata (s) == -1 ||
       each_row (s, s->next_group, scrub_row, row_scrubbed) == -1 ||
       repair_records (s) == -1)
@@ -661,7 +660,8 @@ keep_position (struct scrub *s)
   snprintf (text, sizeof text, "%s", nbdedup_error ());
   if (s->next_group > 0 && repair_summaries (s) == 0 &&
       scrub_state_note (s, true) == 0 && err == EINTR)
-    snprintf (text, sizeof text, "interrupted; the next scrub continues where "
+    snprintf (text, sizeof text,
+              "interrupted; the next scrub continues where "
               "this one stopped");
   nbdedup_fail (err, "%s", text);
 }
@@ -746,7 +746,10 @@ scrub_run (struct nbdedup_pool *pool, const struct scrub_args *args,
            nbdedup_progress_fn *progress, void *opaque)
 {
   struct scrub s = {
-    .pool = pool, .args = args, .progress = progress, .opaque = opaque,
+    .pool = pool,
+    .args = args,
+    .progress = progress,
+    .opaque = opaque,
   };
   json_t *result = NULL;
 

@@ -12,33 +12,33 @@
 #include "base/lock.h"
 #include "nbdedup.h"
 
-struct scrubbed;                /* the findings of one */
+struct scrubbed; /* the findings of one */
 
 struct scrub_args {
-  bool again;                   /* check only what the last one of this
+  bool again;     /* check only what the last one of this
                                  * session found damaged */
-  bool wanted;                  /* report which contents would repair it */
-  bool restart;                 /* do not resume an interrupted one */
-  bool scheduled;               /* the server's own (scrubber.h) */
-  bool has_rate;                /* else, in a server, scrub-rate applies */
-  uint64_t rate;                /* bytes of records a second; 0: no limit */
+  bool wanted;    /* report which contents would repair it */
+  bool restart;   /* do not resume an interrupted one */
+  bool scheduled; /* the server's own (scrubber.h) */
+  bool has_rate;  /* else, in a server, scrub-rate applies */
+  uint64_t rate;  /* bytes of records a second; 0: no limit */
 };
 
 /* The position of a running scrub, for "status"; innermost lock. */
 struct scrub_live {
-  struct lock lock;             /* protects everything below */
+  struct lock lock; /* protects everything below */
   bool running;
   uint64_t begun, records, bytes, errors, total;
 };
 
 /* Shared by a pool's scrubs. */
 struct scrub_shared {
-  struct lock one;              /* one scrub at a time; protects ... */
-  struct scrubbed *last;        /* ... this, owned; NULL: none yet */
+  struct lock one;       /* one scrub at a time; protects ... */
+  struct scrubbed *last; /* ... this, owned; NULL: none yet */
   struct scrub_live live;
-  _Atomic uint64_t rate;        /* bytes a second; 0: no limit */
-  _Atomic uint64_t interval_s;  /* 0: off */
-  atomic_uint waiting;          /* users' scrubs that wait for another */
+  _Atomic uint64_t rate;       /* bytes a second; 0: no limit */
+  _Atomic uint64_t interval_s; /* 0: off */
+  atomic_uint waiting;         /* users' scrubs that wait for another */
 };
 
 /* NULL on failure. */

@@ -26,10 +26,10 @@
 #define RETRY_MS 3600000
 
 struct scrubber {
-  struct nbdedup_pool *pool;    /* not owned */
+  struct nbdedup_pool *pool; /* not owned */
   struct background thread;
   uint64_t started_ms;
-  uint64_t not_before_ms;       /* the thread's own */
+  uint64_t not_before_ms; /* the thread's own */
 };
 
 static uint64_t

@@ -56,13 +56,12 @@ volume_stat (const struct volume *v, uint64_t logical)
   uint64_t size = v->size;
 
   compression_name (&v->compression, compress);
-  return json_pack ("{s:s, s:I, s:I, s:s, s:o, s:I, s:I}",
-                    "name", v->name, "size", (json_int_t) size,
-                    "block_size", (json_int_t) v->block_size,
-                    "compress", compress, "origin", volume_origin_json (v),
-                    "logical_bytes", (json_int_t) logical,
-                    "own_bytes", (json_int_t)
-                    (v->layer->pointers * v->block_size));
+  return json_pack ("{s:s, s:I, s:I, s:s, s:o, s:I, s:I}", "name", v->name,
+                    "size", (json_int_t) size, "block_size",
+                    (json_int_t) v->block_size, "compress", compress, "origin",
+                    volume_origin_json (v), "logical_bytes",
+                    (json_int_t) logical, "own_bytes",
+                    (json_int_t) (v->layer->pointers * v->block_size));
 }
 
 static json_t *
@@ -81,11 +80,11 @@ pool_stat (struct nbdedup_pool *pool, uint64_t logical)
   notes_get_quota (pool->notes, &quota);
   stored = s.stored_sectors * s.sector_bytes;
   copies = s.copy_sectors * s.sector_bytes;
-  ddt = json_pack ("{s:I, s:I, s:I, s:I}",
-                   "entries", (json_int_t) s.index_entries,
-                   "cache_hits", (json_int_t) info.hits,
-                   "cache_misses", (json_int_t) info.misses,
-                   "cache_bytes", (json_int_t) info.cache_bytes);
+  ddt = json_pack ("{s:I, s:I, s:I, s:I}", "entries",
+                   (json_int_t) s.index_entries, "cache_hits",
+                   (json_int_t) info.hits, "cache_misses",
+                   (json_int_t) info.misses, "cache_bytes",
+                   (json_int_t) info.cache_bytes);
   if (pool->ddt_quota_bytes > 0 || quota.blocks > 0) {
     json_object_set_new (ddt, "over_quota",
                          json_integer ((json_int_t) quota.blocks));
@@ -96,23 +95,24 @@ pool_stat (struct nbdedup_pool *pool, uint64_t logical)
   has_capacity = capacity_get (pool, &cap) == 0;
   return json_pack ("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o, "
                     "s:o, s:o, s:o}",
-                    "logical_bytes", (json_int_t) logical,
-                    "records", (json_int_t) s.records,
-                    "record_bytes", (json_int_t) s.record_bytes,
-                    "stored_bytes", (json_int_t) stored,
-                    "copy_bytes", (json_int_t) copies,
+                    "logical_bytes", (json_int_t) logical, "records",
+                    (json_int_t) s.records, "record_bytes",
+                    (json_int_t) s.record_bytes, "stored_bytes",
+                    (json_int_t) stored, "copy_bytes", (json_int_t) copies,
                     "file_bytes", (json_int_t) store_file_bytes (pool->store),
-                    "metadata_bytes", (json_int_t) metadata,
-                    "freeing_bytes", (json_int_t)
-                    volumes_freeing_bytes (pool->volumes),
-                    "writable_bytes", !has_capacity ? json_null ()
-                    : json_integer ((json_int_t) cap.likely_bytes),
-                    "writable_min_bytes", !has_capacity ? json_null ()
-                    : json_integer ((json_int_t) cap.min_bytes),
+                    "metadata_bytes", (json_int_t) metadata, "freeing_bytes",
+                    (json_int_t) volumes_freeing_bytes (pool->volumes),
+                    "writable_bytes",
+                    !has_capacity
+                      ? json_null ()
+                      : json_integer ((json_int_t) cap.likely_bytes),
+                    "writable_min_bytes",
+                    !has_capacity ? json_null ()
+                                  : json_integer ((json_int_t) cap.min_bytes),
                     "dedup_ratio", ratio (logical, s.record_bytes),
                     "compress_ratio", ratio (s.record_bytes, stored - copies),
-                    "reduction", ratio (logical, stored + metadata),
-                    "ddt", ddt);
+                    "reduction", ratio (logical, stored + metadata), "ddt",
+                    ddt);
 }
 
 /* Is 'v' included in the figures: the volume, or a clone of the snapshot? */
@@ -170,16 +170,17 @@ list_snapshots (const struct volume *v)
   for (i = 0; i < v->snapshots.nr; ++i) {
     s = v->snapshots.p[i];
     size = s->size;
-    json_array_append_new (snapshots, json_pack
-                           ("{s:s, s:I, s:I, s:I, s:I, s:I}",
-                            "name", s->name,
-                            "time", (json_int_t) s->time,
-                            "size", (json_int_t) size,
-                            "logical_bytes", (json_int_t)
-                            (s->layer->blocks * s->block_size),
-                            "own_bytes", (json_int_t)
-                            (s->layer->pointers * s->block_size),
-                            "clients", (json_int_t) s->nr_clients));
+    json_array_append_new (snapshots,
+                           json_pack ("{s:s, s:I, s:I, s:I, s:I, s:I}", "name",
+                                      s->name, "time", (json_int_t) s->time,
+                                      "size", (json_int_t) size,
+                                      "logical_bytes",
+                                      (json_int_t) (s->layer->blocks *
+                                                    s->block_size),
+                                      "own_bytes",
+                                      (json_int_t) (s->layer->pointers *
+                                                    s->block_size),
+                                      "clients", (json_int_t) s->nr_clients));
   }
   return snapshots;
 }
@@ -201,16 +202,14 @@ list_run (struct nbdedup_pool *pool)
   for (i = 0; i < pool->volumes->list.nr; ++i) {
     v = pool->volumes->list.p[i];
     size = v->size;
-    row = json_pack ("{s:s, s:I, s:I, s:I, s:I, s:o, s:o, s:I, s:I}",
-                     "name", v->name, "size", (json_int_t) size,
-                     "block_size", (json_int_t) v->block_size,
-                     "logical_bytes", (json_int_t)
-                     (v->layer->blocks * v->block_size),
-                     "own_bytes", (json_int_t)
-                     (v->layer->pointers * v->block_size),
-                     "origin", volume_origin_json (v),
-                     "snapshots", list_snapshots (v),
-                     "clients", (json_int_t) v->nr_clients,
+    row = json_pack ("{s:s, s:I, s:I, s:I, s:I, s:o, s:o, s:I, s:I}", "name",
+                     v->name, "size", (json_int_t) size, "block_size",
+                     (json_int_t) v->block_size, "logical_bytes",
+                     (json_int_t) (v->layer->blocks * v->block_size),
+                     "own_bytes",
+                     (json_int_t) (v->layer->pointers * v->block_size),
+                     "origin", volume_origin_json (v), "snapshots",
+                     list_snapshots (v), "clients", (json_int_t) v->nr_clients,
                      "writers", (json_int_t) v->writers.nr);
     if (v->importing)
       json_object_set_new (row, "importing", json_true ());

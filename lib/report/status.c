@@ -59,8 +59,10 @@ status_report (struct nbdedup_pool *pool, const char *name)
     return json_null ();
   document = json_loads (text, 0, NULL);
   if (document == NULL)
-    return nbdedup_fail_null (EIO, "pool.db: the report of the last %s is "
-                              "damaged", name);
+    return nbdedup_fail_null (EIO,
+                              "pool.db: the report of the last %s is "
+                              "damaged",
+                              name);
   return document;
 }
 
@@ -73,7 +75,8 @@ full_warn (struct nbdedup_pool *pool)
   if (pool->settings.read_only == NBDEDUP_READ_ONLY_OFF)
     return pool->watch->full_warn;
   return pool_property_get (pool, "full-warn", &value) == 0
-    ? (unsigned) atoi (value) : WATCH_WARN_DEFAULT;
+    ? (unsigned) atoi (value)
+    : WATCH_WARN_DEFAULT;
 }
 
 static void
@@ -91,34 +94,33 @@ add_space (struct nbdedup_pool *pool, json_t *status)
   }
   full = pool->watch->full || txg_is_stuck (pool->txg) ||
     cap.min_bytes < CAPACITY_FULL;
-  json_object_set_new (status, "space", json_pack
-                       ("{s:I, s:I, s:I, s:I, s:I, s:o, s:f, s:i, s:I, s:I, "
-                        "s:b}",
-                        "used_bytes", (json_int_t) cap.used_bytes,
-                        "file_bytes", (json_int_t)
-                        store_file_bytes (pool->store),
-                        "metadata_bytes", (json_int_t)
-                        pool_metadata_bytes (pool->path),
-                        "free_bytes", (json_int_t) cap.free_bytes,
-                        "metadata_free_bytes", (json_int_t)
-                        cap.metadata_free_bytes,
-                        "max_size", cap.max_bytes == 0 ? json_null ()
-                        : json_integer ((json_int_t) cap.max_bytes),
-                        "used_percent", cap.used_percent,
-                        "full_warn", (int) warn,
-                        "writable_bytes", (json_int_t) cap.likely_bytes,
-                        "writable_min_bytes", (json_int_t) cap.min_bytes,
-                        "full", (int) full));
-  json_object_set_new (json_object_get (status, "damage"),
-                       "damaged_segments",
+  json_object_set_new (
+    status, "space",
+    json_pack ("{s:I, s:I, s:I, s:I, s:I, s:o, s:f, s:i, s:I, s:I, "
+               "s:b}",
+               "used_bytes", (json_int_t) cap.used_bytes, "file_bytes",
+               (json_int_t) store_file_bytes (pool->store), "metadata_bytes",
+               (json_int_t) pool_metadata_bytes (pool->path), "free_bytes",
+               (json_int_t) cap.free_bytes, "metadata_free_bytes",
+               (json_int_t) cap.metadata_free_bytes, "max_size",
+               cap.max_bytes == 0 ? json_null ()
+                                  : json_integer ((json_int_t) cap.max_bytes),
+               "used_percent", cap.used_percent, "full_warn", (int) warn,
+               "writable_bytes", (json_int_t) cap.likely_bytes,
+               "writable_min_bytes", (json_int_t) cap.min_bytes, "full",
+               (int) full));
+  json_object_set_new (json_object_get (status, "damage"), "damaged_segments",
                        json_integer ((json_int_t) cap.nr_damaged));
   if (full)
     status_add_problem (status, true, "the pool is full and refuses new data");
   else if (cap.used_percent > warn)
-    status_add_problem (status, false, "%.0f %% of the space is used, more "
-                        "than full-warn (%u %%)", cap.used_percent, warn);
+    status_add_problem (status, false,
+                        "%.0f %% of the space is used, more "
+                        "than full-warn (%u %%)",
+                        cap.used_percent, warn);
   if (cap.nr_damaged > 0)
-    status_add_problem (status, true, "the pool no longer uses %" PRIu64 " "
+    status_add_problem (status, true,
+                        "the pool no longer uses %" PRIu64 " "
                         "segments, because their maps are damaged",
                         cap.nr_damaged);
 }
@@ -128,8 +130,10 @@ static void
 add_copy (struct nbdedup_pool *pool, json_t *status)
 {
   static const char *const names[] = {
-    [META_COPY_OFF] = "off", [META_COPY_BUILDING] = "building",
-    [META_COPY_CURRENT] = "current", [META_COPY_LOST] = "lost",
+    [META_COPY_OFF] = "off",
+    [META_COPY_BUILDING] = "building",
+    [META_COPY_CURRENT] = "current",
+    [META_COPY_LOST] = "lost",
   };
   struct meta_copy_status copy;
 
@@ -138,20 +142,24 @@ add_copy (struct nbdedup_pool *pool, json_t *status)
     return;
   }
   meta_copy_get_status (pool->meta, &copy);
-  json_object_set_new (status, "metadata_copy", json_pack
-                       ("{s:s, s:s, s:I, s:I}", "state", names[copy.state],
-                        "path", copy.path,
-                        "pages_taken", (json_int_t) copy.taken,
-                        "pages_repaired", (json_int_t) copy.repaired));
+  json_object_set_new (status, "metadata_copy",
+                       json_pack ("{s:s, s:s, s:I, s:I}", "state",
+                                  names[copy.state], "path", copy.path,
+                                  "pages_taken", (json_int_t) copy.taken,
+                                  "pages_repaired",
+                                  (json_int_t) copy.repaired));
   if (copy.state == META_COPY_LOST)
-    status_add_problem (status, false, "%s: there is no second copy of "
+    status_add_problem (status, false,
+                        "%s: there is no second copy of "
                         "pool.db%s%s; nbdedup tries again every minute",
                         copy.path, copy.why[0] ? ": " : "", copy.why);
   if (copy.taken > 0)
-    status_add_problem (status, false, "pool.db: %" PRIu64 " pages have been "
+    status_add_problem (status, false,
+                        "pool.db: %" PRIu64 " pages have been "
                         "damaged since the pool was opened: nbdedup took them "
                         "from the other copy, and wrote %" PRIu64 " of them "
-                        "again: check the disk", copy.taken, copy.repaired);
+                        "again: check the disk",
+                        copy.taken, copy.repaired);
 }
 
 /* A read-only pool, or a command, makes none: null. */
@@ -163,9 +171,11 @@ add_copies (struct nbdedup_pool *pool, json_t *status)
 
   json_object_set_new (status, "copies", copies ? copies : json_null ());
   if (reads > 0)
-    status_add_problem (status, false, "%" PRIu64 " reads of damaged records "
+    status_add_problem (status, false,
+                        "%" PRIu64 " reads of damaged records "
                         "were answered from copies since the pool was opened: "
-                        "run nbdedup scrub", reads);
+                        "run nbdedup scrub",
+                        reads);
 }
 
 static void
@@ -220,31 +230,43 @@ add_reports (struct nbdedup_pool *pool, json_t *status)
   json_object_set_new (damage, "lost_blocks", json_integer (lost));
   json_object_set_new (damage, "damaged_records", json_integer (records));
   if (records > 0)
-    status_add_problem (status, true, "the last scrub found %"
-                        JSON_INTEGER_FORMAT " damaged records", records);
+    status_add_problem (status, true,
+                        "the last scrub found %" JSON_INTEGER_FORMAT
+                        " damaged records",
+                        records);
   if (lost > 0)
-    status_add_problem (status, true, "the content of %" JSON_INTEGER_FORMAT
-                        " blocks is lost", lost);
+    status_add_problem (status, true,
+                        "the content of %" JSON_INTEGER_FORMAT
+                        " blocks is lost",
+                        lost);
   if (pages > 0)
-    status_add_problem (status, true, "the last scrub found %"
-                        JSON_INTEGER_FORMAT " damaged pages of pool.db that "
-                        "have no good copy: run nbdedup check --repair", pages);
+    status_add_problem (status, true,
+                        "the last scrub found %" JSON_INTEGER_FORMAT
+                        " damaged pages of pool.db that "
+                        "have no good copy: run nbdedup check --repair",
+                        pages);
   if (summaries > 0)
-    status_add_problem (status, false, "the last scrub found and rewrote %"
-                        JSON_INTEGER_FORMAT " damaged summaries", summaries);
+    status_add_problem (status, false,
+                        "the last scrub found and rewrote %" JSON_INTEGER_FORMAT
+                        " damaged summaries",
+                        summaries);
   if (repaired > 0)
-    status_add_problem (status, false, "the last scrub found and rewrote %"
-                        JSON_INTEGER_FORMAT " damaged record%s: check the "
-                        "disk", repaired,
-                        repaired == 1 ? "" : "s");
+    status_add_problem (status, false,
+                        "the last scrub found and rewrote %" JSON_INTEGER_FORMAT
+                        " damaged record%s: check the "
+                        "disk",
+                        repaired, repaired == 1 ? "" : "s");
   if (number (progress, "errors") > 0)
-    status_add_problem (status, true, "the unfinished scrub has found %"
-                        JSON_INTEGER_FORMAT " damaged records",
+    status_add_problem (status, true,
+                        "the unfinished scrub has found %" JSON_INTEGER_FORMAT
+                        " damaged records",
                         number (progress, "errors"));
   if (dropped > 0)
-    status_add_problem (status, false, "the last recovery dropped the writes "
+    status_add_problem (status, false,
+                        "the last recovery dropped the writes "
                         "of %" JSON_INTEGER_FORMAT " blocks, which had not "
-                        "been flushed", dropped);
+                        "been flushed",
+                        dropped);
 }
 
 static void
@@ -263,8 +285,7 @@ add_alerts (struct nbdedup_pool *pool, json_t *status)
   json_array_foreach (alerts, i, alert)
     status_add_problem (status, false, "%s: see %s",
                         json_string_value (json_object_get (alert, "text")),
-                        json_string_value (json_object_get (alert,
-                                                            "command")));
+                        json_string_value (json_object_get (alert, "command")));
 }
 
 static void
@@ -274,7 +295,8 @@ add_tables (struct nbdedup_pool *pool, json_t *status)
 
   txg_get_state (pool->txg, &state);
   if (state.features_compat & FEATURE_COMPAT_RECORDS_LOST)
-    status_add_problem (status, false, "pool.db: a part of the list of records "
+    status_add_problem (status, false,
+                        "pool.db: a part of the list of records "
                         "was damaged in all copies: space freed there stays in "
                         "use until you run nbdedup check --repair");
 }
@@ -283,10 +305,10 @@ json_t *
 status_run (struct nbdedup_pool *pool)
 {
   bool stopped = txg_check (pool->txg) == -1;
-  json_t *status = json_pack ("{s:s, s:s, s:I, s:s, s:[], s:{s:b}}",
-                              "pool", pool->path, "who", pool->who,
-                              "pid", (json_int_t) getpid (), "state", "ok",
-                              "problems", "damage", "stopped", (int) stopped);
+  json_t *status = json_pack ("{s:s, s:s, s:I, s:s, s:[], s:{s:b}}", "pool",
+                              pool->path, "who", pool->who, "pid",
+                              (json_int_t) getpid (), "state", "ok", "problems",
+                              "damage", "stopped", (int) stopped);
 
   if (status == NULL)
     return nbdedup_fail_null (ENOMEM, "no memory");

@@ -40,9 +40,8 @@ struct nbdedup_pool;
 extern json_t *status_run (struct nbdedup_pool *pool);
 
 /* Add a problem: 'critical', or a warning. */
-extern void status_add_problem (json_t *status, bool critical,
-                                const char *fmt, ...)
-  __attribute__ ((format (printf, 3, 4)));
+extern void status_add_problem (json_t *status, bool critical, const char *fmt,
+                                ...) __attribute__ ((format (printf, 3, 4)));
 
 /* A report in pool.db; JSON's null if there is none; NULL: an error. */
 extern json_t *status_report (struct nbdedup_pool *pool, const char *name);

@@ -41,9 +41,9 @@
  * is a frozen layer's; then the number of the leaf.  The latest used is first.
  */
 struct list {
-  uint64_t *p;                  /* owned */
-  size_t nr;                    /* numbers in p[] */
-  size_t at;                    /* those before it are done */
+  uint64_t *p; /* owned */
+  size_t nr;   /* numbers in p[] */
+  size_t at;   /* those before it are done */
 };
 
 struct lists {
@@ -51,13 +51,13 @@ struct lists {
 };
 
 struct warmer {
-  struct nbdedup_pool *pool;    /* not owned */
+  struct nbdedup_pool *pool; /* not owned */
   struct background thread;
   atomic_size_t waiting, loaded;
 
   /* The thread's own, and after its end that of warm_save. */
-  struct lists todo;            /* to be read */
-  uint64_t saved;               /* checksum of what was saved last */
+  struct lists todo; /* to be read */
+  uint64_t saved;    /* checksum of what was saved last */
 };
 
 static void
@@ -87,8 +87,7 @@ read_numbers (void *opaque, uint64_t offset, const uint8_t *buf, size_t len)
 
 /* A list that cannot be read is empty. */
 static void
-read_list (struct warm_file *f, enum warm_type type, size_t max,
-           struct list *l)
+read_list (struct warm_file *f, enum warm_type type, size_t max, struct list *l)
 {
   const struct warm_section *s = warm_file_find (f, type, 0);
 
@@ -145,8 +144,7 @@ static int
 list_caches (struct nbdedup_pool *pool, size_t max_records, size_t max_leaves,
              struct lists *l)
 {
-  CLEANUP_FREE struct map_cached *leaves = malloc (max_leaves *
-                                                   sizeof *leaves);
+  CLEANUP_FREE struct map_cached *leaves = malloc (max_leaves * sizeof *leaves);
   size_t i, nr;
 
   l->records.p = malloc (max_records * sizeof *l->records.p);
@@ -176,8 +174,7 @@ write_lists (struct nbdedup_pool *pool, struct lists *l,
   if (path == NULL)
     return;
   ddt_get_info (pool->ddt, &info);
-  bytes = (l->records.nr + l->leaves.nr) * 8 +
-    (stamp ? info.filter_memory : 0);
+  bytes = (l->records.nr + l->leaves.nr) * 8 + (stamp ? info.filter_memory : 0);
   if (!warm_file_fits (pool->path, bytes)) {
     warm_file_remove (path);
     return;
@@ -352,8 +349,8 @@ warmer_status (struct warmer *w)
 {
   if (w == NULL)
     return NULL;
-  return json_pack ("{s:I, s:I}", "waiting", (json_int_t) w->waiting,
-                    "loaded", (json_int_t) w->loaded);
+  return json_pack ("{s:I, s:I}", "waiting", (json_int_t) w->waiting, "loaded",
+                    (json_int_t) w->loaded);
 }
 
 /*----------------------------------------------------------------------
@@ -364,7 +361,8 @@ static void
 stamp_of (const struct meta_state *state, struct warm_stamp *stamp)
 {
   *stamp = (struct warm_stamp) {
-    .epoch = state->epoch, .fold = state->fold,
+    .epoch = state->epoch,
+    .fold = state->fold,
     .index_entries = state->index_entries,
   };
 }

@@ -24,8 +24,8 @@ struct warmer;
 /* At an open for writing, before the first record is added: use the filter in
  * the file if it is of this state.
  */
-extern void warm_offer (struct nbdedup_pool *pool,
-                        const struct meta_state *state);
+extern void
+warm_offer (struct nbdedup_pool *pool, const struct meta_state *state);
 /* At a clean close, after the last fold: save what the next session can use. */
 extern void warm_save (struct nbdedup_pool *pool);
 /* A repair may have added entries to the hash index of the pool at 'path'. */

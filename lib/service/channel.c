@@ -77,7 +77,8 @@ channel_recv (struct channel *ch, struct control_frame *f)
     return 0;
   default:
     shutdown (ch->fd, SHUT_RDWR);
-    return nbdedup_fail (EIO, "the server's answer does not follow nbdedup's "
+    return nbdedup_fail (EIO,
+                         "the server's answer does not follow nbdedup's "
                          "protocol");
   }
 }
@@ -106,8 +107,10 @@ static int
 channel_greet (struct channel *ch, const char *who)
 {
   struct control_frame f = {
-    .type = CONTROL_HELLO, .offset = CONTROL_VERSION,
-    .length = CONTROL_VERSION, .payload = strlen (who),
+    .type = CONTROL_HELLO,
+    .offset = CONTROL_VERSION,
+    .length = CONTROL_VERSION,
+    .payload = strlen (who),
     .cookie = ++ch->cookie,
   };
 
@@ -118,7 +121,8 @@ channel_greet (struct channel *ch, const char *who)
     return take_error (ch, &f);
   if (f.type != CONTROL_REPLY || f.payload != 0 || f.cookie != ch->cookie ||
       f.offset != CONTROL_VERSION)
-    return nbdedup_fail (EPROTO, "the server's answer does not follow "
+    return nbdedup_fail (EPROTO,
+                         "the server's answer does not follow "
                          "nbdedup's protocol");
   return 0;
 }
@@ -142,8 +146,8 @@ channel_new (const char *path, const char *who, unsigned timeout_s)
   control_set_timeouts (ch->fd, timeout_s, timeout_s);
   control_address (dirfd, CONTROL_SOCKET, &addr);
   if (connect (ch->fd, (struct sockaddr *) &addr, sizeof addr) == -1) {
-    nbdedup_fail (errno, "%s/%s: cannot connect to the server: %s",
-                  path, CONTROL_SOCKET, strerror (errno));
+    nbdedup_fail (errno, "%s/%s: cannot connect to the server: %s", path,
+                  CONTROL_SOCKET, strerror (errno));
     channel_free (ch);
     return NULL;
   }

@@ -15,8 +15,8 @@
 
 struct channel {
   SLIST_ENTRY (channel) link;
-  int fd;                       /* owned */
-  uint64_t cookie;              /* of the last request */
+  int fd;          /* owned */
+  uint64_t cookie; /* of the last request */
 };
 
 SLIST_HEAD (channel_list, channel);
@@ -26,8 +26,8 @@ SLIST_HEAD (channel_list, channel);
  * ECONNREFUSED (no process listens) and EIO (lost while greeting) may be
  * temporary; other errors are not.
  */
-extern struct channel *channel_new (const char *path, const char *who,
-                                    unsigned timeout_s);
+extern struct channel *
+channel_new (const char *path, const char *who, unsigned timeout_s);
 extern void channel_free (struct channel *ch);
 extern void channel_list_free (struct channel_list *list);
 
@@ -35,8 +35,8 @@ extern void channel_list_free (struct channel_list *list);
 extern bool channel_is_closed (const struct channel *ch);
 
 /* Send a request.  The function fills in its cookie. */
-extern int channel_send (struct channel *ch, struct control_frame *f,
-                         const void *payload);
+extern int
+channel_send (struct channel *ch, struct control_frame *f, const void *payload);
 
 /* Receive the header of the next REPLY or PROGRESS; on an ERROR, fail with
  * its errno and text.

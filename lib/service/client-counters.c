@@ -16,7 +16,8 @@
 
 /* As for "status". */
 static const struct client_patience patience = {
-  .server_s = 5, .command_ms = 700,
+  .server_s = 5,
+  .command_ms = 700,
 };
 
 /* No process has the pool, if it is one. */
@@ -25,8 +26,10 @@ fail_closed (const char *path)
 {
   if (nbdedup_pool_probe (path, NBDEDUP_READ_ONLY_ON) == -1 && errno != EBUSY)
     return -1;
-  return nbdedup_fail (ENOTCONN, "no server has pool %s open, so there are no "
-                       "counters", path);
+  return nbdedup_fail (ENOTCONN,
+                       "no server has pool %s open, so there are no "
+                       "counters",
+                       path);
 }
 
 /* 0: a server has the pool, or is starting or ending. */
@@ -40,12 +43,15 @@ check_server (const char *path)
   if (holder.server)
     return 0;
   if (holder.reader)
-    return nbdedup_fail (ENOTCONN, "pool %s is open read-only, by a process "
+    return nbdedup_fail (ENOTCONN,
+                         "pool %s is open read-only, by a process "
                          "that does not listen on control.sock, so there are "
-                         "no counters", path);
-  return nbdedup_fail (ENOTCONN, "no server has pool %s open, but %s (PID "
-                       "%ld), so there are no counters", path,
-                       holder.who[0] ? holder.who : "another process",
+                         "no counters",
+                         path);
+  return nbdedup_fail (ENOTCONN,
+                       "no server has pool %s open, but %s (PID "
+                       "%ld), so there are no counters",
+                       path, holder.who[0] ? holder.who : "another process",
                        (long) holder.pid);
 }
 
@@ -74,7 +80,7 @@ nbdedup_counters (const char *path, const char *who, nbdedup_wait_fn *on_wait)
   else
     nbdedup_fail (ENOTCONN, "the server of pool %s has just ended", path);
   err = errno;
-  (void) nbdedup_client_close (client);         /* nothing was written */
+  (void) nbdedup_client_close (client); /* nothing was written */
   errno = err;
   assert (result != NULL || errno != 0);
   return result;

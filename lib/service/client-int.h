@@ -11,14 +11,14 @@
 #include "service/channel.h"
 
 struct nbdedup_client {
-  struct nbdedup_pool *pool;    /* owned; NULL: a server has it */
-  char *path;                   /* owned */
+  struct nbdedup_pool *pool; /* owned; NULL: a server has it */
+  char *path;                /* owned */
   char who[CONTROL_WHO_MAX + 1];
-  bool readonly;                /* change nothing */
-  unsigned greet_s;             /* time limit for a server's greeting */
+  bool readonly;    /* change nothing */
+  unsigned greet_s; /* time limit for a server's greeting */
 
-  struct lock lock;             /* protects everything below */
-  struct channel_list idle;     /* owned */
+  struct lock lock;         /* protects everything below */
+  struct channel_list idle; /* owned */
 };
 
 /* A new connection for this client; ESHUTDOWN: nothing has been done. */
@@ -37,10 +37,11 @@ extern json_t *client_recv_json (struct channel *ch, const char *what,
 struct client_patience {
   unsigned server_s, command_ms;
 };
-extern struct nbdedup_client *client_open_within
-  (const char *path, const struct nbdedup_settings *settings, const char *who,
-   nbdedup_wait_fn *on_wait, struct client_patience patience,
-   struct lockfile_holder *holder)
+extern struct nbdedup_client *
+client_open_within (const char *path, const struct nbdedup_settings *settings,
+                    const char *who, nbdedup_wait_fn *on_wait,
+                    struct client_patience patience,
+                    struct lockfile_holder *holder)
   __attribute__ ((nonnull (1, 3, 6), warn_unused_result));
 
 #endif /* NBDEDUP_CLIENT_INT_H */

@@ -29,7 +29,8 @@
  * give up after ten seconds.
  */
 static const struct client_patience patience = {
-  .server_s = 5, .command_ms = 700,
+  .server_s = 5,
+  .command_ms = 700,
 };
 
 /* A pool that a command has had for so long, with its health unknown, is a
@@ -47,7 +48,8 @@ free_bytes (const char *path)
 {
   struct statvfs vfs;
 
-  return statvfs (path, &vfs) == -1 ? NULL
+  return statvfs (path, &vfs) == -1
+    ? NULL
     : json_integer ((json_int_t) ((uint64_t) vfs.f_bavail * vfs.f_frsize));
 }
 
@@ -64,11 +66,11 @@ busy_space (const char *path)
     free_for_records = free_bytes (records);
   }
   return json_pack ("{s:n, s:o?, s:I, s:o?, s:o?, s:n, s:n, s:n, s:n, s:n, "
-                    "s:n}", "used_bytes", "file_bytes", file,
-                    "metadata_bytes", (json_int_t) pool_metadata_bytes (path),
-                    "free_bytes", free_for_records,
-                    "metadata_free_bytes", free_bytes (path), "max_size",
-                    "used_percent", "full_warn", "writable_bytes",
+                    "s:n}",
+                    "used_bytes", "file_bytes", file, "metadata_bytes",
+                    (json_int_t) pool_metadata_bytes (path), "free_bytes",
+                    free_for_records, "metadata_free_bytes", free_bytes (path),
+                    "max_size", "used_percent", "full_warn", "writable_bytes",
                     "writable_min_bytes", "full");
 }
 
@@ -80,18 +82,19 @@ busy_status (const char *path, const struct lockfile_holder *holder)
   json_t *status;
 
   status = json_pack ("{s:s, s:s, s:[], s:{s:s, s:s, s:I, s:b, s:o?}, s:o?, "
-                      "s:n, s:n, s:n, s:n, s:n, s:n, s:n, s:n, s:n}", "pool",
-                      real ? real : path, "state", "busy", "problems", "open",
-                      "by", "command", "who", holder->who,
-                      "pid", (json_int_t) holder->pid, "read_only", 0,
-                      "since", since ? json_integer (since) : NULL,
-                      "space", busy_space (path), "metadata_copy", "copies",
-                      "damage", "recovery", "scrub", "scrub_progress",
-                      "drift_alerts", "activity", "queues");
+                      "s:n, s:n, s:n, s:n, s:n, s:n, s:n, s:n, s:n}",
+                      "pool", real ? real : path, "state", "busy", "problems",
+                      "open", "by", "command", "who", holder->who, "pid",
+                      (json_int_t) holder->pid, "read_only", 0, "since",
+                      since ? json_integer (since) : NULL, "space",
+                      busy_space (path), "metadata_copy", "copies", "damage",
+                      "recovery", "scrub", "scrub_progress", "drift_alerts",
+                      "activity", "queues");
   if (status == NULL)
     return nbdedup_fail_null (ENOMEM, "no memory");
   if (since && now > since && now - since > BUSY_LONG_S) {
-    status_add_problem (status, false, "%s (PID %ld) has had the pool open for "
+    status_add_problem (status, false,
+                        "%s (PID %ld) has had the pool open for "
                         "%ld hours: the pool's health is unknown until it ends",
                         holder->who, (long) holder->pid,
                         (long) (now - since) / 3600);
@@ -106,20 +109,18 @@ busy_status (const char *path, const struct lockfile_holder *holder)
  * there are some.
  */
 static int
-add_open (json_t *status, bool is_remote,
-          const struct lockfile_holder *holder)
+add_open (json_t *status, bool is_remote, const struct lockfile_holder *holder)
 {
   json_t *open;
 
   if (is_remote)
-    open = json_pack ("{s:s, s:O, s:O, s:b}", "by", "server",
-                      "who", json_object_get (status, "who"),
-                      "pid", json_object_get (status, "pid"),
-                      "read_only", 0);
+    open = json_pack ("{s:s, s:O, s:O, s:b}", "by", "server", "who",
+                      json_object_get (status, "who"), "pid",
+                      json_object_get (status, "pid"), "read_only", 0);
   else if (holder->reader)
     open = json_pack ("{s:s, s:n, s:n, s:b}", "by",
-                      holder->reader_is_server ? "server" : "command",
-                      "who", "pid", "read_only", 1);
+                      holder->reader_is_server ? "server" : "command", "who",
+                      "pid", "read_only", 1);
   else
     open = json_null ();
   json_object_del (status, "who");
@@ -143,15 +144,16 @@ try_status (const char *path, const struct nbdedup_settings *settings,
                                &in_the_way);
   if (client == NULL)
     return errno == EBUSY && in_the_way.pid != 0 && !in_the_way.server
-      ? busy_status (path, &in_the_way) : NULL;
+      ? busy_status (path, &in_the_way)
+      : NULL;
   status = nbdedup_client_call (client, "status", NULL, NULL, NULL);
-  if (status && add_open (status, nbdedup_client_is_served (client),
-                          &holder) == -1) {
+  if (status &&
+      add_open (status, nbdedup_client_is_served (client), &holder) == -1) {
     json_decref (status);
     status = nbdedup_fail_null (ENOMEM, "no memory");
   }
   err = errno;
-  (void) nbdedup_client_close (client);         /* nothing was written */
+  (void) nbdedup_client_close (client); /* nothing was written */
   errno = err;
   if (status && holder.reader)
     status_add_problem (status, false, "the pool is open read-only");
@@ -168,7 +170,7 @@ nbdedup_status (const char *path, bool force, const char *who,
 
   nbdedup_settings_init (&settings);
   settings.read_only = force ? NBDEDUP_READ_ONLY_FORCE : NBDEDUP_READ_ONLY_ON;
-  for (tries = 1; ; ++tries) {
+  for (tries = 1;; ++tries) {
     status = try_status (path, &settings, who, on_wait);
     if (status || errno != ESHUTDOWN || tries == TRIES_MAX)
       return status;

@@ -40,9 +40,8 @@
 static int
 test_lock (struct nbdedup_client *client, struct lockfile_holder *holder)
 {
-  return client->readonly
-    ? lockfile_share (client->path, false, NULL, holder)
-    : lockfile_take (client->path, false, NULL, holder);
+  return client->readonly ? lockfile_share (client->path, false, NULL, holder)
+                          : lockfile_take (client->path, false, NULL, holder);
 }
 
 static void
@@ -90,12 +89,16 @@ try_open (struct nbdedup_client *client,
 
   if (!holder->server) {
     if (holder->reader_is_server)
-      return nbdedup_fail (EBUSY, "pool %s is in use by a server that was "
+      return nbdedup_fail (EBUSY,
+                           "pool %s is in use by a server that was "
                            "started with read-only=on: stop that server first, "
-                           "or use --read-only", client->path);
+                           "or use --read-only",
+                           client->path);
     if (holder->reader)
-      nbdedup_fail (EBUSY, "pool %s is in use by a command that reads it with "
-                    "--read-only", client->path);
+      nbdedup_fail (EBUSY,
+                    "pool %s is in use by a command that reads it with "
+                    "--read-only",
+                    client->path);
     else if (holder->pid == 0)
       nbdedup_fail (EBUSY, "pool %s is in use by another process",
                     client->path);
@@ -108,7 +111,7 @@ try_open (struct nbdedup_client *client,
     SLIST_INSERT_HEAD (&client->idle, ch, link);
     return 1;
   }
-  if (errno == EBUSY)           /* too many clients: with its text */
+  if (errno == EBUSY) /* too many clients: with its text */
     return 0;
   if (errno != ENOENT && errno != ECONNREFUSED && errno != EIO &&
       errno != EAGAIN && errno != ESHUTDOWN)
@@ -116,8 +119,9 @@ try_open (struct nbdedup_client *client,
   nbdedup_fail (EBUSY, "pool %s is in use by %s (PID %ld), which %s on %s",
                 client->path, holder->who, (long) holder->pid,
                 errno == ENOENT || errno == ECONNREFUSED
-                ? "is starting or ending: it does not listen"
-                : "does not answer", CONTROL_SOCKET);
+                  ? "is starting or ending: it does not listen"
+                  : "does not answer",
+                CONTROL_SOCKET);
   return 0;
 }
 
@@ -137,17 +141,22 @@ keep_waiting (nbdedup_wait_fn *on_wait, const struct lockfile_holder *holder,
 {
   CLEANUP_FREE char *why = strdup (nbdedup_error ());
   const struct nbdedup_wait wait = {
-    .why = why ? why : "no memory", .who = holder->who, .pid = holder->pid,
-    .waited_ms = waited_ms, .longest_ms = longest_ms,
+    .why = why ? why : "no memory",
+    .who = holder->who,
+    .pid = holder->pid,
+    .waited_ms = waited_ms,
+    .longest_ms = longest_ms,
   };
 
   switch (on_wait ? on_wait (&wait) : 0) {
   case 0:
     return 0;
   case EDEADLK:
-    return nbdedup_fail (EDEADLK, "%s, which waits for this command at the "
+    return nbdedup_fail (EDEADLK,
+                         "%s, which waits for this command at the "
                          "other end of a pipe: start a server for the pool, or "
-                         "use a file instead of the pipe", wait.why);
+                         "use a file instead of the pipe",
+                         wait.why);
   default:
     return nbdedup_fail (EINTR, "interrupted");
   }
@@ -173,8 +182,7 @@ client_open_within (const char *path, const struct nbdedup_settings *settings,
   }
   snprintf (client->who, sizeof client->who, "%s", who);
   client->greet_s = patience.server_s;
-  client->readonly =
-    settings && settings->read_only != NBDEDUP_READ_ONLY_OFF;
+  client->readonly = settings && settings->read_only != NBDEDUP_READ_ONLY_OFF;
   lock_init (&client->lock);
   SLIST_INIT (&client->idle);
 
@@ -184,7 +192,7 @@ client_open_within (const char *path, const struct nbdedup_settings *settings,
       return client;
     waited_ms = clock_ms () - begun;
     longest_ms = holder->server ? patience.server_s * 1000
-      : patience.command_ms;
+                                : patience.command_ms;
     if (r == -1 || waited_ms >= longest_ms ||
         keep_waiting (on_wait, holder, waited_ms, longest_ms) == -1)
       break;
@@ -203,9 +211,9 @@ nbdedup_client_open (const char *path, const struct nbdedup_settings *settings,
   struct lockfile_holder holder;
 
   return client_open_within (path, settings, who, on_wait,
-                             (struct client_patience) {
-                               CONTROL_TIMEOUT_S, WAIT_MS
-                             }, &holder);
+                             (struct client_patience) { CONTROL_TIMEOUT_S,
+                                                        WAIT_MS },
+                             &holder);
 }
 
 int
@@ -250,11 +258,13 @@ recv_result (struct channel *ch, nbdedup_progress_fn *progress, void *opaque,
       return -1;
     if (f.type == CONTROL_PROGRESS) {
       struct control_frame cancel = {
-        .type = CONTROL_CANCEL, .cookie = ch->cookie,
+        .type = CONTROL_CANCEL,
+        .cookie = ch->cookie,
       };
 
-      if (f.payload == 0 && (progress == NULL || cancelled ||
-                             progress (opaque, f.offset, f.length) == 0))
+      if (f.payload == 0 &&
+          (progress == NULL || cancelled ||
+           progress (opaque, f.offset, f.length) == 0))
         continue;
       cancelled = true;
       if (f.payload != 0 || control_send (ch->fd, &cancel, NULL) == -1)
@@ -305,10 +315,11 @@ remote_call (struct channel *ch, const char *command, json_t *args,
   CLEANUP_JSON json_t *request = NULL;
   CLEANUP_FREE char *text = NULL;
   struct control_frame f = {
-    .type = CONTROL_COMMAND, .flags = progress ? CONTROL_FLAG_PROGRESS : 0,
+    .type = CONTROL_COMMAND,
+    .flags = progress ? CONTROL_FLAG_PROGRESS : 0,
   };
 
-  errno = 0;                    /* jansson does not report why it fails */
+  errno = 0; /* jansson does not report why it fails */
   request = json_pack ("{s:s, s:O*}", "command", command, "args", args);
   if (request != NULL)
     text = json_dumps (request, JSON_COMPACT);
@@ -316,8 +327,10 @@ remote_call (struct channel *ch, const char *command, json_t *args,
     return nbdedup_fail_null (ENOMEM, "%s: no memory for the arguments",
                               command);
   if (text == NULL)
-    return nbdedup_fail_null (EINVAL, "%s: the arguments cannot be written as "
-                              "JSON", command);
+    return nbdedup_fail_null (EINVAL,
+                              "%s: the arguments cannot be written as "
+                              "JSON",
+                              command);
   if (strlen (text) > CONTROL_COMMAND_MAX)
     return nbdedup_fail_null (EINVAL, "%s: the arguments are too long",
                               command);
@@ -335,7 +348,7 @@ take_idle (struct nbdedup_client *client)
 {
   struct channel *ch;
 
-  assert (client->pool == NULL);        /* else it needs no server */
+  assert (client->pool == NULL); /* else it needs no server */
   WITH_LOCK (&client->lock);
   ch = SLIST_FIRST (&client->idle);
   if (ch != NULL)
@@ -346,12 +359,10 @@ take_idle (struct nbdedup_client *client)
 struct channel *
 client_channel_new (struct nbdedup_client *client)
 {
-  struct channel *ch =
-    channel_new (client->path, client->who, client->greet_s);
+  struct channel *ch = channel_new (client->path, client->who, client->greet_s);
 
-  if (ch == NULL &&
-      (errno == ENOENT || errno == ECONNREFUSED || errno == EIO))
-    nbdedup_fail (ESHUTDOWN, "the server went away");   /* it was there */
+  if (ch == NULL && (errno == ENOENT || errno == ECONNREFUSED || errno == EIO))
+    nbdedup_fail (ESHUTDOWN, "the server went away"); /* it was there */
   return ch;
 }
 
@@ -385,14 +396,14 @@ channel_put (struct nbdedup_client *client, struct channel *ch, bool failed)
 
 json_t *
 nbdedup_client_call (struct nbdedup_client *client, const char *command,
-                     json_t *args, nbdedup_progress_fn *progress,
-                     void *opaque)
+                     json_t *args, nbdedup_progress_fn *progress, void *opaque)
 {
   struct channel *ch;
   json_t *result;
 
   if (client->readonly && command_changes (command, args))
-    return nbdedup_fail_null (EROFS, "this changes the pool, which --read-only "
+    return nbdedup_fail_null (EROFS,
+                              "this changes the pool, which --read-only "
                               "forbids");
   if (client->pool != NULL)
     return command_run (client->pool, command, args, progress, opaque);
@@ -410,7 +421,9 @@ nbdedup_client_repair (struct nbdedup_client *client, uint64_t address,
                        const void *content, uint32_t len)
 {
   struct control_frame f = {
-    .type = CONTROL_REPAIR, .offset = address, .payload = len,
+    .type = CONTROL_REPAIR,
+    .offset = address,
+    .payload = len,
   };
   struct channel *ch;
   int r;

@@ -177,7 +177,7 @@ get_one (const struct call *c, struct volume *v, const char *property,
   int r;
 
   r = v ? volume_get (v, property, &value)
-    : pool_property_get (c->pool, property, &value);
+        : pool_property_get (c->pool, property, &value);
   if (r == 0)
     json_object_set_new (properties, property, json_string (value));
   return r;
@@ -201,7 +201,7 @@ check_property (const char *property, const char *name)
 static int
 run_get (const struct call *c, json_t **result)
 {
-  const char *property, *name = NULL, *const *p;
+  const char *property, *name = NULL, *const * p;
   CLEANUP_JSON json_t *properties = json_object ();
   struct volume *v = NULL;
 
@@ -249,7 +249,7 @@ run_set (const struct call *c, json_t **result)
       arg_string (c, "name", &name) == -1)
     return -1;
   r = name ? volume_set (c->pool, name, property, value)
-    : pool_property_set (c->pool, property, value);
+           : pool_property_set (c->pool, property, value);
   return r == 0 && alert_property_is (property) ? refresh_alerts (c->pool) : r;
 }
 
@@ -274,8 +274,7 @@ run_rename (const struct call *c, json_t **result)
   const char *old, *new;
 
   (void) result;
-  if (need_string (c, "old", &old) == -1 ||
-      need_string (c, "new", &new) == -1)
+  if (need_string (c, "old", &old) == -1 || need_string (c, "new", &new) == -1)
     return -1;
   return volume_rename (c->pool, old, new);
 }
@@ -295,7 +294,8 @@ wait_for_freeing (const struct call *c)
     if (left > total)
       total = left;
     if (c->progress && c->progress (c->opaque, total - left, total) != 0)
-      return nbdedup_fail (EINTR, "interrupted: the pool continues to free the "
+      return nbdedup_fail (EINTR,
+                           "interrupted: the pool continues to free the "
                            "space in the background");
     /* Each fold does a part; other commands may run in between. */
     lock_release (&c->pool->admin);
@@ -322,8 +322,7 @@ add_freed (const struct call *c, json_t *victims, json_t *needs,
   if (freed == NULL)
     return -1;
   *result = json_pack ("{s:O, s:O, s:O}", "destroyed", victims, "freed_bytes",
-                       json_object_get (freed, "freed_bytes"), "needs",
-                       needs);
+                       json_object_get (freed, "freed_bytes"), "needs", needs);
   json_decref (freed);
   return 0;
 }
@@ -363,14 +362,12 @@ run_destroy (const struct call *c, json_t **result)
   if (arg_bool (c, "recursive", &recursive) == -1 ||
       arg_bool (c, "force", &force) == -1 ||
       arg_bool (c, "wait", &wait) == -1 ||
-      arg_bool (c, "dry-run", &dry_run) == -1 ||
-      need_names (c, &names) == -1)
+      arg_bool (c, "dry-run", &dry_run) == -1 || need_names (c, &names) == -1)
     return -1;
   destroyed = json_array ();
   needs = json_array ();
   if (dry_run) {
-    r = volume_destroy_dry (c->pool, names, recursive, force, destroyed,
-                            needs);
+    r = volume_destroy_dry (c->pool, names, recursive, force, destroyed, needs);
     if (r == 0)
       r = add_freed (c, destroyed, needs, result);
   }
@@ -384,7 +381,7 @@ run_destroy (const struct call *c, json_t **result)
   json_decref (names);
   json_decref (destroyed);
   json_decref (needs);
-  return r;                     /* command_run checks for missing pieces */
+  return r; /* command_run checks for missing pieces */
 }
 
 static int
@@ -456,8 +453,7 @@ run_diff (const struct call *c, json_t **result)
 {
   const char *from, *to;
 
-  if (need_string (c, "from", &from) == -1 ||
-      need_string (c, "to", &to) == -1)
+  if (need_string (c, "from", &from) == -1 || need_string (c, "to", &to) == -1)
     return -1;
   *result = diff_run (c->pool, from, to, c->progress, c->opaque);
   return *result ? 0 : -1;
@@ -482,8 +478,7 @@ run_drift (const struct call *c, json_t **result)
     return -1;
   lock_release (&c->pool->admin);
   *result = record
-    ? history_drift (c->pool, golden, memory, true, ids, c->progress,
-                     c->opaque)
+    ? history_drift (c->pool, golden, memory, true, ids, c->progress, c->opaque)
     : drift_run (c->pool, golden, memory, ids, c->progress, c->opaque);
   if (*result && forecast)
     r = drift_forecast_add (c->pool, ids, *result, ratio);
@@ -514,12 +509,12 @@ run_drift_history (const struct call *c, json_t **result)
       arg_bool (c, "newest", &newest) == -1)
     return -1;
   if (newest && name)
-    return nbdedup_fail (EINVAL, "name: cannot be used with newest, which "
+    return nbdedup_fail (EINVAL,
+                         "name: cannot be used with newest, which "
                          "covers all golden images");
   lock_release (&c->pool->admin);
-  *result = newest
-    ? history_newest (c->pool, after, c->progress, c->opaque)
-    : history_get (c->pool, name, after, c->progress, c->opaque);
+  *result = newest ? history_newest (c->pool, after, c->progress, c->opaque)
+                   : history_get (c->pool, name, after, c->progress, c->opaque);
   lock_acquire (&c->pool->admin);
   return *result ? 0 : -1;
 }
@@ -678,9 +673,9 @@ run_info (const struct call *c, json_t **result)
 
   for (i = 0; i < UUID_LEN; ++i)
     snprintf (uuid + 2 * i, 3, "%02x", c->pool->uuid[i]);
-  *result = json_pack ("{s:s, s:I, s:s, s:i, s:o}", "who", c->pool->who,
-                       "pid", (json_int_t) getpid (), "uuid", uuid,
-                       "format", FORMAT_VERSION, "sampler",
+  *result = json_pack ("{s:s, s:I, s:s, s:i, s:o}", "who", c->pool->who, "pid",
+                       (json_int_t) getpid (), "uuid", uuid, "format",
+                       FORMAT_VERSION, "sampler",
                        sampler_json (c->pool->sampler));
   return 0;
 }
@@ -688,9 +683,10 @@ run_info (const struct call *c, json_t **result)
 static const struct {
   const char *name;
   int (*run) (const struct call *c, json_t **result);
-  const char *args[8];          /* NULL-terminated: the known members */
+  const char *args[8]; /* NULL-terminated: the known members */
 } commands[] = {
-  { "create", run_create,
+  { "create",
+    run_create,
     { "name", "size", "block-size", "compress", "dedup", "domain", "allow",
       "importing" } },
   { "list", run_list, { NULL } },
@@ -698,15 +694,15 @@ static const struct {
   { "set", run_set, { "property", "value", "name" } },
   { "resize", run_resize, { "name", "size", "shrink" } },
   { "rename", run_rename, { "old", "new" } },
-  { "destroy", run_destroy,
+  { "destroy",
+    run_destroy,
     { "name", "names", "recursive", "force", "wait", "dry-run" } },
   { "snapshot", run_snapshot, { "name" } },
   { "clone", run_clone, { "snapshot", "name", "count", "start" } },
   { "rollback", run_rollback, { "name", "force" } },
   { "rebase", run_rebase, { "name", "snapshot", "dry-run" } },
   { "diff", run_diff, { "from", "to" } },
-  { "drift", run_drift,
-    { "name", "memory", "record", "forecast", "ratio" } },
+  { "drift", run_drift, { "name", "memory", "record", "forecast", "ratio" } },
   { "drift-alerts", run_drift_alerts, { "name" } },
   { "drift-history", run_drift_history, { "name", "after", "newest" } },
   { "drift-freed", run_drift_freed, { "names", "memory" } },
@@ -747,8 +743,9 @@ bool
 command_changes (const char *command, json_t *args)
 {
   static const char *const reading[] = {
-    "list", "get", "diff", "drift-alerts", "drift-history", "drift-freed",
-    "stat", "scrub", "recovery", "status", "counters", "history", "info",
+    "list",        "get",     "diff",  "drift-alerts", "drift-history",
+    "drift-freed", "stat",    "scrub", "recovery",     "status",
+    "counters",    "history", "info",
   };
   size_t i;
 
@@ -797,10 +794,10 @@ command_run (struct nbdedup_pool *pool, const char *command, json_t *args,
   else {
     WITH_LOCK (&pool->admin);
     r = commands[i].run (&c, &result);
-    assert_held (&pool->admin);         /* again, if others ran meanwhile */
+    assert_held (&pool->admin); /* again, if others ran meanwhile */
   }
   assert (r == 0 || r == -1);
-  missing = piece_missing;      /* the event may miss pieces */
+  missing = piece_missing; /* the event may miss pieces */
   command_event_end (&event, r, result);
   if (r == -1 && !missing)
     return NULL;
@@ -813,8 +810,8 @@ command_run (struct nbdedup_pool *pool, const char *command, json_t *args,
     json_decref (result);
     return nbdedup_fail_null (ENOMEM, "no memory for the whole result%s",
                               !command_changes (command, args) ? ""
-                              : r == -1 ? ", and the command may be done"
-                              : ", but the command is done");
+                                : r == -1 ? ", and the command may be done"
+                                          : ", but the command is done");
   }
   return result;
 }

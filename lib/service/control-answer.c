@@ -17,8 +17,11 @@ control_reply (struct connection *conn, uint64_t offset, uint64_t length,
                const void *payload, uint32_t payload_len)
 {
   const struct control_frame f = {
-    .type = CONTROL_REPLY, .cookie = conn->cookie,
-    .offset = offset, .length = length, .payload = payload_len,
+    .type = CONTROL_REPLY,
+    .cookie = conn->cookie,
+    .offset = offset,
+    .length = length,
+    .payload = payload_len,
   };
 
   return control_send (conn->fd, &f, payload);
@@ -28,8 +31,10 @@ int
 control_reply_error (struct connection *conn, int err, const char *text)
 {
   const struct control_frame f = {
-    .type = CONTROL_ERROR, .cookie = conn->cookie,
-    .payload = strnlen (text, CONTROL_ERROR_MAX), .error = err ? err : EIO,
+    .type = CONTROL_ERROR,
+    .cookie = conn->cookie,
+    .payload = strnlen (text, CONTROL_ERROR_MAX),
+    .error = err ? err : EIO,
   };
 
   return control_send (conn->fd, &f, text);
@@ -47,7 +52,7 @@ int
 control_reply_result (struct connection *conn, int r)
 {
   return r == -1 ? control_reply_failure (conn)
-    : control_reply (conn, 0, 0, NULL, 0);
+                 : control_reply (conn, 0, 0, NULL, 0);
 }
 
 int
@@ -64,10 +69,12 @@ control_reply_json (struct connection *conn, json_t *json)
     return control_reply_error (conn, EFBIG,
                                 "control: the result is too large");
   do {
-    const size_t n = len - done < CONTROL_PAYLOAD_MAX ?
-      len - done : CONTROL_PAYLOAD_MAX;
+    const size_t n = len - done < CONTROL_PAYLOAD_MAX ? len - done
+                                                      : CONTROL_PAYLOAD_MAX;
     const struct control_frame f = {
-      .type = CONTROL_REPLY, .cookie = conn->cookie, .payload = n,
+      .type = CONTROL_REPLY,
+      .cookie = conn->cookie,
+      .payload = n,
       .flags = done + n < len ? CONTROL_FLAG_MORE : 0,
     };
 
@@ -104,7 +111,7 @@ client_waits (struct connection *conn)
     return false;
   }
   if (f.type != CONTROL_CANCEL || f.payload != 0)
-    return true;                /* sent too early; served afterwards */
+    return true; /* sent too early; served afterwards */
   if (control_recv_bytes (conn->fd, header, sizeof header) != 1)
     conn->lost = true;
   return f.cookie != conn->cookie;
@@ -115,8 +122,10 @@ control_progress (void *opaque, uint64_t done, uint64_t total)
 {
   struct connection *conn = opaque;
   const struct control_frame f = {
-    .type = CONTROL_PROGRESS, .cookie = conn->cookie,
-    .offset = done, .length = total,
+    .type = CONTROL_PROGRESS,
+    .cookie = conn->cookie,
+    .offset = done,
+    .length = total,
   };
   struct pollfd pfd = { .fd = conn->fd, .events = POLLOUT };
   uint64_t now;

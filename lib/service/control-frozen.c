@@ -54,12 +54,12 @@ open_frozen (struct connection *conn, const json_t *args)
                                 "blocks of clones: try again later");
   }
   conn->want_progress = false;
-  thread_lower_priority ();     /* for the rest of the connection */
+  thread_lower_priority (); /* for the rest of the connection */
   conn->frozen = frozen_open (conn->control->pool,
-                              json_string_value (json_object_get (args,
-                                                                  "name")),
-                              (uint64_t) json_integer_value
-                              (json_object_get (args, "memory")),
+                              json_string_value (
+                                json_object_get (args, "name")),
+                              (uint64_t) json_integer_value (
+                                json_object_get (args, "memory")),
                               control_progress, conn);
   if (conn->frozen == NULL) {
     int err = errno;
@@ -74,12 +74,10 @@ open_frozen (struct connection *conn, const json_t *args)
 int
 control_serve_freeze (struct connection *conn, const struct control_frame *f)
 {
-  CLEANUP_JSON json_t *args =
-    json_loadb ((const char *) conn->buf, f->payload, JSON_REJECT_DUPLICATES,
-                NULL);
+  CLEANUP_JSON json_t *args = json_loadb ((const char *) conn->buf, f->payload,
+                                          JSON_REJECT_DUPLICATES, NULL);
 
-  if (conn->volume != NULL || conn->frozen != NULL ||
-      conn->lost_moment != NULL)
+  if (conn->volume != NULL || conn->frozen != NULL || conn->lost_moment != NULL)
     return control_reply_error (conn, EINVAL,
                                 "control: this connection has a volume or a "
                                 "frozen moment already");
@@ -104,7 +102,7 @@ serve_frozen_json (struct connection *conn, const struct control_frame *f)
   if (conn->lost)
     return -1;
   return document == NULL ? control_reply_failure (conn)
-    : control_reply_json (conn, document);
+                          : control_reply_json (conn, document);
 }
 
 static int
@@ -132,8 +130,8 @@ serve_frozen_runs (struct connection *conn, const struct control_frame *f)
     p += CONTROL_RUN_LEN;
   }
   return r == -1 ? control_reply_failure (conn)
-    : control_reply (conn, frozen_size (conn->frozen, f->offset), 0, conn->buf,
-                     p - conn->buf);
+                 : control_reply (conn, frozen_size (conn->frozen, f->offset),
+                                  0, conn->buf, p - conn->buf);
 }
 
 static int
@@ -148,7 +146,7 @@ serve_frozen_zero (struct connection *conn, const struct control_frame *f)
                                 "control: bad length, or no such set");
   for (; p < end; p += CONTROL_RUN_LEN)
     if (frozen_zero (conn->frozen, (unsigned) f->length, f->offset,
-                        get_le64 (p), get_le64 (p + 8)) == -1)
+                     get_le64 (p), get_le64 (p + 8)) == -1)
       return control_reply_failure (conn);
   return control_reply (conn, 0, 0, NULL, 0);
 }
@@ -173,7 +171,7 @@ control_serve_frozen (struct connection *conn, const struct control_frame *f)
   case CONTROL_FROZEN_RUNS:
     return serve_frozen_runs (conn, f);
   default:
-    abort ();                   /* serve_request passes no other type */
+    abort (); /* serve_request passes no other type */
   }
 }
 

@@ -31,24 +31,24 @@ struct connection {
   atomic_uint_fast64_t idle_ms; /* when its wait for a request began */
 
   /* The thread's own. */
-  bool greeted;                 /* HELLO was answered */
-  struct nbdedup_volume *volume;        /* NULL: none open */
-  struct frozen *frozen;        /* owned; NULL: none */
-  char *lost_moment;            /* owned; why 'frozen' was closed, or NULL */
-  uint8_t *buf;                 /* CONTROL_PAYLOAD_MAX bytes, or NULL */
-  uint64_t cookie;              /* of the request being served */
-  bool want_progress, lost;     /* of the command being served */
-  uint64_t progress_ms;         /* time of the last PROGRESS */
+  bool greeted;                  /* HELLO was answered */
+  struct nbdedup_volume *volume; /* NULL: none open */
+  struct frozen *frozen;         /* owned; NULL: none */
+  char *lost_moment;             /* owned; why 'frozen' was closed, or NULL */
+  uint8_t *buf;                  /* CONTROL_PAYLOAD_MAX bytes, or NULL */
+  uint64_t cookie;               /* of the request being served */
+  bool want_progress, lost;      /* of the command being served */
+  uint64_t progress_ms;          /* time of the last PROGRESS */
 };
 
 struct control {
-  struct nbdedup_pool *pool;    /* not owned; outlives the control */
-  int dirfd, listenfd, wakefd;  /* owned */
-  bool bound;                   /* this server made the socket's name */
+  struct nbdedup_pool *pool;   /* not owned; outlives the control */
+  int dirfd, listenfd, wakefd; /* owned */
+  bool bound;                  /* this server made the socket's name */
   pthread_t thread;
   atomic_bool stopping;
-  atomic_uint nr_volumes;       /* connections that have one open */
-  atomic_uint nr_frozen;        /* the same for frozen moments */
+  atomic_uint nr_volumes; /* connections that have one open */
+  atomic_uint nr_frozen;  /* the same for frozen moments */
 
   /* The accepting thread's own. */
   LIST_HEAD (, connection) connections;
@@ -60,10 +60,10 @@ struct control {
  */
 
 extern int control_reply (struct connection *conn, uint64_t offset,
-                          uint64_t length,
-                          const void *payload, uint32_t payload_len);
-extern int control_reply_error (struct connection *conn, int err,
-                                const char *text);
+                          uint64_t length, const void *payload,
+                          uint32_t payload_len);
+extern int
+control_reply_error (struct connection *conn, int err, const char *text);
 /* The engine's last failure in this thread. */
 extern int control_reply_failure (struct connection *conn);
 extern int control_reply_result (struct connection *conn, int r);
@@ -79,10 +79,10 @@ extern int control_progress (void *opaque, uint64_t done, uint64_t total);
  * control-frozen.c: requests of a frozen moment, as control.c has the others
  */
 
-extern int control_serve_freeze (struct connection *conn,
-                                 const struct control_frame *f);
-extern int control_serve_frozen (struct connection *conn,
-                                 const struct control_frame *f);
+extern int
+control_serve_freeze (struct connection *conn, const struct control_frame *f);
+extern int
+control_serve_frozen (struct connection *conn, const struct control_frame *f);
 extern void control_close_frozen (struct connection *conn);
 /* Wait for the next request of a client with a frozen moment, and end that if
  * it must give way, or the client is silent for too long.

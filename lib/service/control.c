@@ -83,9 +83,11 @@ serve_hello (struct connection *conn, const struct control_frame *f)
   if (f->offset > CONTROL_VERSION || f->length < CONTROL_VERSION) {
     char text[160];
 
-    snprintf (text, sizeof text, "control: the server speaks version %d, "
+    snprintf (text, sizeof text,
+              "control: the server speaks version %d, "
               "the client versions %" PRIu64 " to %" PRIu64 ": use the same "
-              "version of nbdedup", CONTROL_VERSION, f->offset, f->length);
+              "version of nbdedup",
+              CONTROL_VERSION, f->offset, f->length);
     return control_reply_error (conn, EPROTONOSUPPORT, text);
   }
   conn->greeted = true;
@@ -101,7 +103,7 @@ serve_command (struct connection *conn, const struct control_frame *f)
   const char *command;
   json_error_t err;
 
-  errno = 0;                    /* only errno tells ENOMEM from a bad text */
+  errno = 0; /* only errno tells ENOMEM from a bad text */
   request = json_loadb ((const char *) conn->buf, f->payload,
                         JSON_REJECT_DUPLICATES, &err);
   if (request == NULL && errno == ENOMEM)
@@ -121,8 +123,8 @@ serve_command (struct connection *conn, const struct control_frame *f)
   /* For the rest of the connection. */
   if (command_is_background (command, args))
     thread_lower_priority ();
-  result = command_run (conn->control->pool, command, args,
-                        control_progress, conn);
+  result = command_run (conn->control->pool, command, args, control_progress,
+                        conn);
   if (conn->lost)
     return -1;
   if (result == NULL && errno == EINTR &&
@@ -156,8 +158,8 @@ serve_volume_open (struct connection *conn, const struct control_frame *f)
   if (f->payload == 0 || f->payload > CONTROL_NAME_MAX ||
       strlen (name) != f->payload)
     return control_reply_error (conn, EINVAL, "control: bad volume name");
-  if (f->length & ~(uint64_t) (NBDEDUP_VOLUME_READONLY |
-                               NBDEDUP_VOLUME_EXCLUSIVE))
+  if (f->length &
+      ~(uint64_t) (NBDEDUP_VOLUME_READONLY | NBDEDUP_VOLUME_EXCLUSIVE))
     return control_reply_error (conn, EINVAL, "control: unknown volume flags");
 
   if (atomic_fetch_add (&conn->control->nr_volumes, 1) >= VOLUMES_MAX) {
@@ -190,7 +192,7 @@ collect_extent (void *opaque, uint64_t offset, uint64_t len, bool hole)
 {
   struct extents_state *state = opaque;
 
-  (void) offset;                /* extents are in order and without gaps */
+  (void) offset; /* extents are in order and without gaps */
   assert (state->nr < CONTROL_EXTENTS_MAX && len > 0);
   put_le64 (state->buf + state->nr * CONTROL_EXTENT_LEN, len);
   put_le64 (state->buf + state->nr * CONTROL_EXTENT_LEN + 8, hole);
@@ -214,8 +216,7 @@ serve_read (struct connection *conn, const struct control_frame *f)
 {
   if (f->length == 0 || f->length > CONTROL_PAYLOAD_MAX)
     return control_reply_error (conn, EINVAL, "control: bad length of a read");
-  if (nbdedup_volume_read (conn->volume, conn->buf, f->length,
-                           f->offset) == -1)
+  if (nbdedup_volume_read (conn->volume, conn->buf, f->length, f->offset) == -1)
     return control_reply_failure (conn);
   return control_reply (conn, 0, 0, conn->buf, f->length);
 }
@@ -226,7 +227,7 @@ serve_repair (struct connection *conn, const struct control_frame *f)
   int r = scrub_offer (conn->control->pool, f->offset, conn->buf, f->payload);
 
   return r == -1 ? control_reply_failure (conn)
-    : control_reply (conn, r, 0, NULL, 0);
+                 : control_reply (conn, r, 0, NULL, 0);
 }
 
 static int
@@ -253,7 +254,7 @@ serve_data (struct connection *conn, const struct control_frame *f)
   case CONTROL_EXTENTS:
     return serve_extents (conn, f);
   default:
-    abort ();                   /* serve_request passes no other type */
+    abort (); /* serve_request passes no other type */
   }
 }
 
@@ -278,7 +279,7 @@ serve_request (struct connection *conn, const struct control_frame *f)
                                   "control: the command is too long");
     return serve_command (conn, f);
   case CONTROL_CANCEL:
-    return 0;                   /* too late: the command has been answered */
+    return 0; /* too late: the command has been answered */
   case CONTROL_VOLUME_OPEN:
     return serve_volume_open (conn, f);
   case CONTROL_REPAIR:
@@ -350,8 +351,7 @@ serve_one (struct connection *conn)
       return -1;
     }
   }
-  if (f.payload > 0 &&
-      control_recv_bytes (conn->fd, conn->buf, f.payload) != 1)
+  if (f.payload > 0 && control_recv_bytes (conn->fd, conn->buf, f.payload) != 1)
     return -1;
   conn->buf[f.payload] = 0;
   if (atomic_exchange (&conn->idle_ms, SERVING) == SENT_AWAY)
@@ -425,9 +425,8 @@ make_room (struct control *control)
     }
     if (longest == NULL)
       return false;
-  }
-  while (!atomic_compare_exchange_strong (&longest->idle_ms, &longest_ms,
-                                          SENT_AWAY));
+  } while (!atomic_compare_exchange_strong (&longest->idle_ms, &longest_ms,
+                                            SENT_AWAY));
   shutdown (longest->fd, SHUT_RDWR);
   return true;
 }
@@ -451,12 +450,14 @@ accept_one (struct control *control)
   }
   if (getsockopt (fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) == -1 ||
       (cred.uid != 0 && cred.uid != geteuid ())) {
-    turn_away (fd, EACCES, "control: only the server's own user and root "
+    turn_away (fd, EACCES,
+               "control: only the server's own user and root "
                "may use this pool");
     return;
   }
   if (control->nr_connections >= CONNECTIONS_MAX && !make_room (control)) {
-    turn_away (fd, EBUSY, "control: too many connections to the server: "
+    turn_away (fd, EBUSY,
+               "control: too many connections to the server: "
                "try again later");
     return;
   }
@@ -520,7 +521,7 @@ end_connections (struct control *control)
       break;
     if (poll (&pfd, 1, deadline - now) == 1 &&
         read (control->wakefd, &count, sizeof count) == -1)
-      continue;                 /* not readable any more: fine */
+      continue; /* not readable any more: fine */
   }
   LIST_FOREACH (conn, &control->connections, link)
     shutdown (conn->fd, SHUT_RDWR);
@@ -566,14 +567,17 @@ remove_socket (struct control *control, const char *path)
   struct stat st;
 
   if (fstatat (control->dirfd, CONTROL_SOCKET, &st, AT_SYMLINK_NOFOLLOW) == -1)
-    return errno == ENOENT ? 0 : nbdedup_fail (errno, "%s: %s", path,
-                                               strerror (errno));
+    return errno == ENOENT
+      ? 0
+      : nbdedup_fail (errno, "%s: %s", path, strerror (errno));
   if (!S_ISSOCK (st.st_mode))
-    return nbdedup_fail (EEXIST, "%s: not a socket, so it is not removed: move "
-                         "it out of the way", path);
+    return nbdedup_fail (EEXIST,
+                         "%s: not a socket, so it is not removed: move "
+                         "it out of the way",
+                         path);
   if (unlinkat (control->dirfd, CONTROL_SOCKET, 0) == -1)
-    return nbdedup_fail (errno, "%s: cannot remove the stale socket: %s",
-                         path, strerror (errno));
+    return nbdedup_fail (errno, "%s: cannot remove the stale socket: %s", path,
+                         strerror (errno));
   return 0;
 }
 
@@ -587,19 +591,18 @@ listen_in_dir (struct control *control, const char *path)
 
   if (remove_socket (control, path) == -1)
     return -1;
-  control->listenfd = socket (AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC |
-                              SOCK_NONBLOCK, 0);
+  control->listenfd = socket (AF_UNIX,
+                              SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (control->listenfd == -1)
     return nbdedup_fail (errno, "%s: socket: %s", path, strerror (errno));
   control_address (control->dirfd, CONTROL_SOCKET, &addr);
   if (fchmod (control->listenfd, 0600) == -1 ||
       bind (control->listenfd, (struct sockaddr *) &addr, sizeof addr) == -1)
-    return nbdedup_fail (errno, "%s: cannot bind: %s", path,
-                         strerror (errno));
+    return nbdedup_fail (errno, "%s: cannot bind: %s", path, strerror (errno));
   control->bound = true;
   if (listen (control->listenfd, CONNECTIONS_MAX) == -1)
-    return nbdedup_fail (errno, "%s: cannot listen: %s",
-                         path, strerror (errno));
+    return nbdedup_fail (errno, "%s: cannot listen: %s", path,
+                         strerror (errno));
   return 0;
 }
 
@@ -645,7 +648,7 @@ control_start (struct nbdedup_pool *pool, const char *path)
   }
   slash = strrchr (dir, '/');
   assert (slash && strcmp (slash + 1, CONTROL_SOCKET) == 0);
-  slash[slash == dir] = 0;      /* "/" keeps its slash */
+  slash[slash == dir] = 0; /* "/" keeps its slash */
 
   control->pool = pool;
   control->listenfd = -1;

@@ -14,8 +14,8 @@ struct control;
 /* Listen on 'path' (mode 0600).  It replaces a stale socket; the caller holds
  * the pool's lock.  Requests run against 'pool', which outlives the result.
  */
-extern struct control *control_start (struct nbdedup_pool *pool,
-                                      const char *path);
+extern struct control *
+control_start (struct nbdedup_pool *pool, const char *path);
 
 /* Stop: refuse new requests, end the connections, close the volumes that they
  * had open, wait for the threads, remove the socket.

@@ -17,14 +17,15 @@
 
 static_assert (NBDEDUP_FROZEN_SETS == FROZEN_SETS, "the same number of sets");
 static_assert (NBDEDUP_GOLDEN_SAME == (int) CLASS_SAME &&
-               NBDEDUP_GOLDEN_MOVED == (int) CLASS_MOVED &&
-               NBDEDUP_SIBLING == (int) CLASS_SIBLING &&
-               NBDEDUP_UNIQUE == (int) CLASS_UNIQUE &&
-               NBDEDUP_ZERO == (int) CLASS_ZERO, "the same classes");
+                 NBDEDUP_GOLDEN_MOVED == (int) CLASS_MOVED &&
+                 NBDEDUP_SIBLING == (int) CLASS_SIBLING &&
+                 NBDEDUP_UNIQUE == (int) CLASS_UNIQUE &&
+                 NBDEDUP_ZERO == (int) CLASS_ZERO,
+               "the same classes");
 
 struct nbdedup_frozen {
-  struct frozen *frozen;        /* owned; NULL: a server has it */
-  struct channel *ch;           /* owned; to the server */
+  struct frozen *frozen; /* owned; NULL: a server has it */
+  struct channel *ch;    /* owned; to the server */
 };
 
 static int
@@ -76,14 +77,16 @@ nbdedup_frozen_close (struct nbdedup_frozen *frozen)
 }
 
 static json_t *
-request_json (struct channel *ch, uint16_t type,
-              nbdedup_progress_fn *progress, void *opaque)
+request_json (struct channel *ch, uint16_t type, nbdedup_progress_fn *progress,
+              void *opaque)
 {
   struct control_frame f = {
-    .type = type, .flags = progress ? CONTROL_FLAG_PROGRESS : 0,
+    .type = type,
+    .flags = progress ? CONTROL_FLAG_PROGRESS : 0,
   };
 
-  return channel_send (ch, &f, NULL) == -1 ? NULL
+  return channel_send (ch, &f, NULL) == -1
+    ? NULL
     : client_recv_json (ch, "drift", progress, opaque);
 }
 
@@ -91,7 +94,8 @@ json_t *
 nbdedup_frozen_next (struct nbdedup_frozen *frozen,
                      nbdedup_progress_fn *progress, void *opaque)
 {
-  return frozen->frozen ? frozen_next (frozen->frozen, progress, opaque)
+  return frozen->frozen
+    ? frozen_next (frozen->frozen, progress, opaque)
     : request_json (frozen->ch, CONTROL_FROZEN_NEXT, progress, opaque);
 }
 
@@ -99,16 +103,19 @@ json_t *
 nbdedup_frozen_advise (struct nbdedup_frozen *frozen,
                        nbdedup_progress_fn *progress, void *opaque)
 {
-  return frozen->frozen ? frozen_advise (frozen->frozen, progress, opaque)
+  return frozen->frozen
+    ? frozen_advise (frozen->frozen, progress, opaque)
     : request_json (frozen->ch, CONTROL_FROZEN_ADVISE, progress, opaque);
 }
 
 static int
 zero_remotely (struct channel *ch, unsigned set, uint64_t clone,
-                  const struct nbdedup_range *ranges, size_t nr)
+               const struct nbdedup_range *ranges, size_t nr)
 {
   struct control_frame f = {
-    .type = CONTROL_FROZEN_ZERO, .offset = clone, .length = set,
+    .type = CONTROL_FROZEN_ZERO,
+    .offset = clone,
+    .length = set,
     .payload = (uint32_t) nr * CONTROL_RUN_LEN,
   };
   CLEANUP_FREE uint8_t *buf = malloc (f.payload);
@@ -125,8 +132,8 @@ zero_remotely (struct channel *ch, unsigned set, uint64_t clone,
 
 int
 nbdedup_frozen_zero (struct nbdedup_frozen *frozen, unsigned set,
-                        uint64_t clone, const struct nbdedup_range *ranges,
-                        size_t nr)
+                     uint64_t clone, const struct nbdedup_range *ranges,
+                     size_t nr)
 {
   size_t i, n;
 
@@ -139,7 +146,7 @@ nbdedup_frozen_zero (struct nbdedup_frozen *frozen, unsigned set,
     }
     n = 1;
     if (frozen_zero (frozen->frozen, set, clone, ranges[i].offset,
-                        ranges[i].len) == -1)
+                     ranges[i].len) == -1)
       return -1;
   }
   return 0;
@@ -148,14 +155,14 @@ nbdedup_frozen_zero (struct nbdedup_frozen *frozen, unsigned set,
 static int
 local_runs (struct frozen *frozen, uint64_t clone,
             int (*fn) (void *opaque, uint64_t block, uint64_t nr,
-                       enum nbdedup_class class), void *opaque)
+                       enum nbdedup_class class),
+            void *opaque)
 {
   struct class_run run;
   int r;
 
   while ((r = frozen_classes (frozen, clone, &run)) == 1)
-    if (fn (opaque, run.block, run.nr,
-            (enum nbdedup_class) run.class) == -1)
+    if (fn (opaque, run.block, run.nr, (enum nbdedup_class) run.class) == -1)
       return -1;
   return r;
 }
@@ -186,7 +193,8 @@ int
 nbdedup_frozen_runs (struct nbdedup_frozen *frozen, uint64_t clone,
                      uint64_t *size,
                      int (*fn) (void *opaque, uint64_t block, uint64_t nr,
-                                enum nbdedup_class class), void *opaque)
+                                enum nbdedup_class class),
+                     void *opaque)
 {
   uint32_t nr, i;
 
@@ -223,7 +231,9 @@ nbdedup_frozen_read (struct nbdedup_frozen *frozen, uint64_t clone, void *buf,
   while (len > 0) {
     const uint32_t n = len < CONTROL_PAYLOAD_MAX ? len : CONTROL_PAYLOAD_MAX;
     struct control_frame f = {
-      .type = CONTROL_FROZEN_READ, .offset = offset, .length = n,
+      .type = CONTROL_FROZEN_READ,
+      .offset = offset,
+      .length = n,
       .payload = sizeof number,
     };
 

@@ -20,17 +20,17 @@
 #define CHANNELS_MAX 4
 
 struct nbdedup_handle {
-  struct nbdedup_client *client;        /* not owned; outlives the handle */
-  struct nbdedup_volume *volume;        /* owned; NULL: a server has it */
-  char *name;                   /* owned */
+  struct nbdedup_client *client; /* not owned; outlives the handle */
+  struct nbdedup_volume *volume; /* owned; NULL: a server has it */
+  char *name;                    /* owned */
   unsigned flags;
   uint64_t size;
   uint32_t block_size;
 
-  struct lock lock;             /* protects everything below */
-  pthread_cond_t released;      /* a channel became idle, or was lost */
-  struct channel_list idle;     /* owned */
-  unsigned nr_channels;         /* idle or in use */
+  struct lock lock;         /* protects everything below */
+  pthread_cond_t released;  /* a channel became idle, or was lost */
+  struct channel_list idle; /* owned */
+  unsigned nr_channels;     /* idle or in use */
 };
 
 static struct channel *
@@ -38,10 +38,11 @@ volume_channel_new (struct nbdedup_client *client, const char *name,
                     unsigned flags, uint64_t *size, uint32_t *block_size)
 {
   struct control_frame f = {
-    .type = CONTROL_VOLUME_OPEN, .length = flags, .payload = strlen (name),
+    .type = CONTROL_VOLUME_OPEN,
+    .length = flags,
+    .payload = strlen (name),
   };
-  struct channel *ch =
-    channel_new (client->path, client->who, client->greet_s);
+  struct channel *ch = channel_new (client->path, client->who, client->greet_s);
 
   if (ch == NULL)
     return NULL;
@@ -65,13 +66,13 @@ volume_channel_new (struct nbdedup_client *client, const char *name,
 static struct channel *
 channel_get (struct nbdedup_handle *handle)
 {
-  const unsigned max =
-    handle->flags & NBDEDUP_VOLUME_EXCLUSIVE ? 1 : CHANNELS_MAX;
+  const unsigned max = handle->flags & NBDEDUP_VOLUME_EXCLUSIVE ? 1
+                                                                : CHANNELS_MAX;
   struct channel *ch;
   uint64_t size;
   uint32_t block_size;
 
-  assert (handle->volume == NULL);      /* else it needs no server */
+  assert (handle->volume == NULL); /* else it needs no server */
   {
     WITH_LOCK (&handle->lock);
     /* Wait until one is idle or a new one is allowed. */
@@ -86,8 +87,8 @@ channel_get (struct nbdedup_handle *handle)
     assert (handle->nr_channels <= max);
   }
 
-  ch = volume_channel_new (handle->client, handle->name, handle->flags,
-                           &size, &block_size);
+  ch = volume_channel_new (handle->client, handle->name, handle->flags, &size,
+                           &block_size);
   if (ch != NULL && size != handle->size) {
     /* It was resized: the offsets that the caller knows may not exist. */
     channel_free (ch);
@@ -142,8 +143,8 @@ nbdedup_client_volume_open (struct nbdedup_client *client, const char *name,
   SLIST_INIT (&handle->idle);
 
   if (client->pool != NULL) {
-    handle->volume = nbdedup_volume_open (client->pool, name, handle->flags |
-                                          NBDEDUP_VOLUME_ADMIN,
+    handle->volume = nbdedup_volume_open (client->pool, name,
+                                          handle->flags | NBDEDUP_VOLUME_ADMIN,
                                           geteuid (), NULL);
     if (handle->volume != NULL) {
       handle->size = nbdedup_volume_size (handle->volume);
@@ -233,7 +234,9 @@ nbdedup_handle_read (struct nbdedup_handle *handle, void *buf, uint32_t len,
   while (len > 0) {
     const uint32_t n = len < CONTROL_PAYLOAD_MAX ? len : CONTROL_PAYLOAD_MAX;
     struct control_frame f = {
-      .type = CONTROL_READ, .offset = offset, .length = n,
+      .type = CONTROL_READ,
+      .offset = offset,
+      .length = n,
     };
 
     if (handle_request (handle, &f, NULL, p, n) == -1)
@@ -257,7 +260,9 @@ nbdedup_handle_write (struct nbdedup_handle *handle, const void *buf,
   while (len > 0) {
     const uint32_t n = len < CONTROL_PAYLOAD_MAX ? len : CONTROL_PAYLOAD_MAX;
     struct control_frame f = {
-      .type = CONTROL_WRITE, .offset = offset, .payload = n,
+      .type = CONTROL_WRITE,
+      .offset = offset,
+      .payload = n,
     };
 
     if (handle_request (handle, &f, p, NULL, 0) == -1)
@@ -287,7 +292,9 @@ request_extents (struct nbdedup_handle *handle, uint64_t len, uint64_t offset,
                  uint32_t *nr)
 {
   struct control_frame f = {
-    .type = CONTROL_EXTENTS, .offset = offset, .length = len,
+    .type = CONTROL_EXTENTS,
+    .offset = offset,
+    .length = len,
   };
   struct channel *ch = channel_get (handle);
   uint8_t *buf = NULL;
@@ -313,8 +320,8 @@ request_extents (struct nbdedup_handle *handle, uint64_t len, uint64_t offset,
 int
 nbdedup_handle_extents (struct nbdedup_handle *handle, uint64_t len,
                         uint64_t offset,
-                        int (*fn) (void *opaque, uint64_t offset,
-                                   uint64_t len, bool hole),
+                        int (*fn) (void *opaque, uint64_t offset, uint64_t len,
+                                   bool hole),
                         void *opaque)
 {
   if (handle->volume != NULL)
@@ -332,8 +339,10 @@ nbdedup_handle_extents (struct nbdedup_handle *handle, uint64_t len,
       int r;
 
       if (n == 0 || n > len)
-        return nbdedup_fail (EIO, "%s: the server's list of extents is not "
-                             "valid", handle->name);
+        return nbdedup_fail (EIO,
+                             "%s: the server's list of extents is not "
+                             "valid",
+                             handle->name);
       r = fn (opaque, offset, n, hole);
       if (r != 0)
         return r == -1 ? -1 : 0;

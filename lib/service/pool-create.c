@@ -63,11 +63,15 @@ prepare_directory (const char *path)
         strcmp (e->d_name, "records") == 0)
       continue;
     if (strcmp (e->d_name, "pool.db") == 0)
-      r = nbdedup_fail (EEXIST, "%s: there is a pool already: choose another "
-                        "directory", path);
+      r = nbdedup_fail (EEXIST,
+                        "%s: there is a pool already: choose another "
+                        "directory",
+                        path);
     else
-      r = nbdedup_fail (ENOTEMPTY, "%s: the directory is not empty: choose an "
-                        "empty or a new one", path);
+      r = nbdedup_fail (ENOTEMPTY,
+                        "%s: the directory is not empty: choose an "
+                        "empty or a new one",
+                        path);
   }
   closedir (dir);
   return r;
@@ -98,12 +102,12 @@ keep_event (struct nbdedup_pool *pool, json_t *options)
   CLEANUP_JSON json_t *event = NULL;
 
   event_find_asker ();
-  event = event_new ("init", "{s:I, s:s, s:O*, s:O*, s:O*}",
-                     "sector_bytes", (json_int_t) pool->sector_bytes,
-                     "hash", hash_name (pool->hash),
-                     "block_size", json_object_get (options, "block-size"),
-                     "compress", json_object_get (options, "compress"),
-                     "dedup", json_object_get (options, "dedup"));
+  event = event_new ("init", "{s:I, s:s, s:O*, s:O*, s:O*}", "sector_bytes",
+                     (json_int_t) pool->sector_bytes, "hash",
+                     hash_name (pool->hash), "block_size",
+                     json_object_get (options, "block-size"), "compress",
+                     json_object_get (options, "compress"), "dedup",
+                     json_object_get (options, "dedup"));
   events_keep (pool->events, event);
 }
 
@@ -138,16 +142,17 @@ check_options (json_t *options, struct meta_state *state,
   if (*block_size != 0 &&
       check_block_size ((uint64_t) *block_size, (uint32_t) sector) == -1)
     return -1;
-  state->hash = find_hash (json_string_value (json_object_get (options,
-                                                               "hash")),
+  state->hash = find_hash (json_string_value (
+                             json_object_get (options, "hash")),
                            (uint32_t) *block_size);
   if (state->hash == -1)
     return -1;
   state->sector_bytes = (uint32_t) sector;
   for (i = 0; init_properties[i]; ++i) {
     value = json_object_get (options, init_properties[i]);
-    if (value && pool_property_check (init_properties[i],
-                                      json_string_value (value) ?: "") == -1)
+    if (value &&
+        pool_property_check (init_properties[i],
+                             json_string_value (value) ?: "") == -1)
       return -1;
   }
   return 0;
@@ -159,7 +164,7 @@ make_uuid (uint8_t uuid[UUID_LEN])
   /* This fails only before the kernel's generator is ready. */
   while (getrandom (uuid, UUID_LEN, 0) != UUID_LEN)
     ;
-  uuid[6] = (uuid[6] & 0x0f) | 0x40;    /* RFC 4122: random */
+  uuid[6] = (uuid[6] & 0x0f) | 0x40; /* RFC 4122: random */
   uuid[8] = (uuid[8] & 0x3f) | 0x80;
 }
 
@@ -179,8 +184,7 @@ set_defaults (const char *path, json_t *options, json_int_t block_size)
   {
     WITH_LOCK (&pool->admin);
     for (i = 0; init_properties[i] && r == 0; ++i) {
-      value = json_string_value (json_object_get (options,
-                                                  init_properties[i]));
+      value = json_string_value (json_object_get (options, init_properties[i]));
       if (value)
         r = pool_property_set (pool, init_properties[i], value);
     }
@@ -197,8 +201,9 @@ set_defaults (const char *path, json_t *options, json_int_t block_size)
 static int
 create_empty (const char *path)
 {
-  CLEANUP_CLOSE int fd = open_owned (path, O_RDWR | O_EXCL | O_CLOEXEC |
-                                     O_NOFOLLOW, 0600);
+  CLEANUP_CLOSE int fd = open_owned (path,
+                                     O_RDWR | O_EXCL | O_CLOEXEC | O_NOFOLLOW,
+                                     0600);
 
   if (fd == -1)
     return nbdedup_fail (errno, "%s: %s", path, strerror (errno));
@@ -217,8 +222,10 @@ create_files (const char *path, const struct meta_state *state,
   CLEANUP_FREE char *db = pool_file (path, "pool.db");
   CLEANUP_FREE char *new_db = pool_file (path, "pool.db.new");
   struct store_header header = {
-    .epoch = state->epoch, .sector_bytes = state->sector_bytes,
-    .hash = key->known ? state->hash : 0, .hash_key = *key,
+    .epoch = state->epoch,
+    .sector_bytes = state->sector_bytes,
+    .hash = key->known ? state->hash : 0,
+    .hash_key = *key,
   };
 
   if (records == NULL || journal == NULL || db == NULL || new_db == NULL)
@@ -226,8 +233,7 @@ create_files (const char *path, const struct meta_state *state,
   memcpy (header.uuid, state->uuid, UUID_LEN);
   if (store_create (records, &header) == -1 ||
       journal_create (journal, state->uuid, state->epoch) == -1 ||
-      create_empty (new_db) == -1 ||
-      meta_create (new_db, state, key) == -1)
+      create_empty (new_db) == -1 || meta_create (new_db, state, key) == -1)
     return -1;
   if (rename (new_db, db) == -1)
     return nbdedup_fail (errno, "%s: %s", db, strerror (errno));
@@ -241,7 +247,7 @@ remove_files (const char *path)
 {
   static const char *const names[] = {
     "journal", "pool.db.new", "pool.db.new-wal", "pool.db.new-journal",
-    "lock", NULL,
+    "lock",    NULL,
   };
   unsigned i;
 

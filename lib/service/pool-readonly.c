@@ -41,8 +41,8 @@
 struct opening {
   struct nbdedup_pool *pool;
   struct meta_state state;
-  bool is_stale;                /* flushed data may be missing */
-  bool is_partial;              /* rows of pool.db are missing */
+  bool is_stale;   /* flushed data may be missing */
+  bool is_partial; /* rows of pool.db are missing */
 };
 
 /* The time of the last write to pool.db, by the files' times. */
@@ -83,9 +83,11 @@ doubt (struct opening *o)
     return 0;
   }
   describe_time (o->pool, time, sizeof time);
-  return nbdedup_fail (EIO, "%s; or use --read-only=force, or a server with "
+  return nbdedup_fail (EIO,
+                       "%s; or use --read-only=force, or a server with "
                        "read-only=force, to read the state of %s, in which "
-                       "flushed data may be missing", text, time);
+                       "flushed data may be missing",
+                       text, time);
 }
 
 static int
@@ -94,7 +96,7 @@ share_lock (struct nbdedup_pool *pool, bool server)
   struct lockfile_holder holder;
   unsigned tries;
 
-  for (tries = 0; ; ++tries) {
+  for (tries = 0;; ++tries) {
     if (lockfile_share (pool->path, server, &pool->lock_fd, &holder) == 0)
       return 0;
     if (errno != EBUSY)
@@ -141,9 +143,9 @@ static int
 open_meta (struct opening *o, const char *db)
 {
   struct nbdedup_pool *pool = o->pool;
-  const uint64_t budget =
-    pool->settings.primarycache == NBDEDUP_CACHE_NONE ? 0 :
-    pool->settings.ddt_cache_bytes / POOL_SHARE_SQLITE;
+  const uint64_t budget = pool->settings.primarycache == NBDEDUP_CACHE_NONE
+    ? 0
+    : pool->settings.ddt_cache_bytes / POOL_SHARE_SQLITE;
   CLEANUP_FREE char *journal = pool_file (pool->path, "journal");
   struct meta_session session;
 
@@ -215,18 +217,23 @@ replay (struct opening *o)
            txg_follow (pool->txg, &last) == -1)
     return -1;
   if (last > o->state.folded)
-    nbdedup_log (NBDEDUP_LOG_INFO, "%s: nbdedup keeps the journal's batches %"
-                 PRIu64 " to %" PRIu64 " and %" PRIu64 " KiB of records in "
+    nbdedup_log (NBDEDUP_LOG_INFO,
+                 "%s: nbdedup keeps the journal's batches %" PRIu64
+                 " to %" PRIu64 " and %" PRIu64 " KiB of records in "
                  "memory; figures of the whole pool, and drift, do not include "
-                 "them", pool->path, o->state.folded + 1, last,
+                 "them",
+                 pool->path, o->state.folded + 1, last,
                  (store_overlay_bytes (pool->store) + 1023) / 1024);
   if (!o->is_stale)
     return 0;
   describe_time (pool, time, sizeof time);
-  nbdedup_log (NBDEDUP_LOG_WARNING, "%s: opened in the state of fold %" PRIu64
-               " (pool.db was last written at %s) and the journal up to batch %"
-               PRIu64 ": reads may return old data, and data flushed later is "
-               "missing", pool->path, o->state.fold, time, last);
+  nbdedup_log (
+    NBDEDUP_LOG_WARNING,
+    "%s: opened in the state of fold %" PRIu64
+    " (pool.db was last written at %s) and the journal up to batch %" PRIu64
+    ": reads may return old data, and data flushed later is "
+    "missing",
+    pool->path, o->state.fold, time, last);
   return 0;
 }
 

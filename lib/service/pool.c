@@ -78,7 +78,7 @@
 #define SHARE_SPACE 16
 
 _Static_assert (DDT_FILTER_BUDGET (SHARE_DDT (64)) == SIZING_FILTER_SHARE &&
-                FILTER_BITS == SIZING_FILTER_BITS,
+                  FILTER_BITS == SIZING_FILTER_BITS,
                 "estimate recommends another ddt-cache");
 
 /* The rest of 256 MiB is for merges of the hash index (txg-fold.c). */
@@ -106,8 +106,10 @@ pool_check_sector (json_int_t sector)
 {
   if (sector < SECTOR_MIN || sector > SECTOR_MAX ||
       (sector & (sector - 1)) != 0)
-    return nbdedup_fail (EINVAL, "sector %" JSON_INTEGER_FORMAT ": must be a "
-                         "power of two from 512 to 8K", sector);
+    return nbdedup_fail (EINVAL,
+                         "sector %" JSON_INTEGER_FORMAT ": must be a "
+                         "power of two from 512 to 8K",
+                         sector);
   return 0;
 }
 
@@ -121,8 +123,8 @@ pool_fail_in_use (const char *path, const struct lockfile_holder *holder)
   if (holder->reader)
     return nbdedup_fail (EBUSY, "%s: in use by %s", path,
                          holder->reader_is_server
-                         ? "a server that was started with read-only=on"
-                         : "a command that reads it with --read-only");
+                           ? "a server that was started with read-only=on"
+                           : "a command that reads it with --read-only");
   return nbdedup_fail (EBUSY, "%s: in use by %s (PID %ld)", path,
                        holder->pid ? holder->who : "another process",
                        (long) holder->pid);
@@ -137,8 +139,9 @@ probe_lock (const char *path, enum nbdedup_read_only read_only)
     ? lockfile_take (path, false, NULL, &holder)
     : lockfile_share (path, false, NULL, &holder);
 
-  if (r == 0 || (errno == EBUSY && !holder.reader_is_server &&
-                 (!holder.server || lockfile_holder_is_ending (&holder))))
+  if (r == 0 ||
+      (errno == EBUSY && !holder.reader_is_server &&
+       (!holder.server || lockfile_holder_is_ending (&holder))))
     return 0;
   return errno == EBUSY ? pool_fail_in_use (path, &holder) : -1;
 }
@@ -160,7 +163,8 @@ nbdedup_pool_probe (const char *path, enum nbdedup_read_only read_only)
     CLEANUP_FREE char *journal = pool_file (path, "journal");
 
     if (journal && stat (journal, &st) == 0)
-      return nbdedup_fail (EIO, "%s: damaged pool: pool.db is missing: run "
+      return nbdedup_fail (EIO,
+                           "%s: damaged pool: pool.db is missing: run "
                            "nbdedup recover, or restore it from a backup",
                            path);
     return nbdedup_fail (ENOENT, "%s: not a pool; nbdedup init makes one",
@@ -204,9 +208,11 @@ add_segment (void *opaque, uint64_t segment, uint32_t nr_free,
   if (store_length (pool->store, &length) == -1)
     return -1;
   if ((segment + 1) * SEGMENT_BYTES > length)
-    return nbdedup_fail (EIO, "%s/records: has only %" PRIu64 " bytes, fewer "
+    return nbdedup_fail (EIO,
+                         "%s/records: has only %" PRIu64 " bytes, fewer "
                          "than pool.db says: it was truncated; restore it from "
-                         "a backup", pool->path, length);
+                         "a backup",
+                         pool->path, length);
   return space_add_segment (pool->space, segment, nr_free, largest_run);
 }
 
@@ -260,26 +266,30 @@ int
 pool_check_epoch (const char *path, const char *file, uint64_t epoch,
                   const struct meta_state *state)
 {
-  if (epoch == state->epoch ||
-      (state->opening && epoch + 1 == state->epoch))
+  if (epoch == state->epoch || (state->opening && epoch + 1 == state->epoch))
     return 0;
-  return nbdedup_fail (EIO, "%s/%s: from another time than pool.db (session "
+  return nbdedup_fail (EIO,
+                       "%s/%s: from another time than pool.db (session "
                        "%" PRIu64 ", expected %" PRIu64 "): restore all files "
-                       "of the pool from the same backup", path, file, epoch,
-                       state->epoch);
+                       "of the pool from the same backup",
+                       path, file, epoch, state->epoch);
 }
 
 int
 pool_check_state (struct nbdedup_pool *pool, const struct meta_state *state)
 {
   if (state->features_incompat & ~(uint64_t) FEATURES_INCOMPAT)
-    return nbdedup_fail (EINVAL, "%s: the pool uses features that this "
+    return nbdedup_fail (EINVAL,
+                         "%s: the pool uses features that this "
                          "nbdedup does not know (%" PRIx64 "): upgrade "
-                         "nbdedup", pool->path, state->features_incompat);
+                         "nbdedup",
+                         pool->path, state->features_incompat);
   if (pool_check_sector (state->sector_bytes) == -1 ||
       hash_name (state->hash) == NULL)
-    return nbdedup_fail (EIO, "%s/pool.db: damaged, or its hash (%d) is not "
-                         "built into this nbdedup", pool->path, state->hash);
+    return nbdedup_fail (EIO,
+                         "%s/pool.db: damaged, or its hash (%d) is not "
+                         "built into this nbdedup",
+                         pool->path, state->hash);
   return 0;
 }
 
@@ -310,15 +320,16 @@ renew_index (struct nbdedup_pool *pool, struct meta_state *state)
   if (r != 1)
     return r;
   state->index_entries = 0;
-  nbdedup_log (NBDEDUP_LOG_WARNING, "%s: pool.db: nbdedup emptied the hash "
+  nbdedup_log (NBDEDUP_LOG_WARNING,
+               "%s: pool.db: nbdedup emptied the hash "
                "index, which had an older form: known data may be stored again "
-               "until \"nbdedup check --repair\" fills it", pool->path);
+               "until \"nbdedup check --repair\" fills it",
+               pool->path);
   return 0;
 }
 
 static int
-open_files (struct nbdedup_pool *pool, unsigned flags,
-            struct meta_state *state)
+open_files (struct nbdedup_pool *pool, unsigned flags, struct meta_state *state)
 {
   enum nbdedup_primarycache cache = pool->settings.primarycache;
   CLEANUP_FREE char *db = pool_file (pool->path, "pool.db");
@@ -335,10 +346,12 @@ open_files (struct nbdedup_pool *pool, unsigned flags,
     memset (&session, 0, sizeof session);
   else
     pool_ask_journal (journal, &session);
-  pool->meta = meta_open (db, cache == NBDEDUP_CACHE_NONE ? 0 :
-                          pool->settings.ddt_cache_bytes / POOL_SHARE_SQLITE,
-                          &session,
-                          flags & NBDEDUP_OPEN_RECOVER);
+  pool->meta = meta_open (db,
+                          cache == NBDEDUP_CACHE_NONE
+                            ? 0
+                            : pool->settings.ddt_cache_bytes /
+                              POOL_SHARE_SQLITE,
+                          &session, flags & NBDEDUP_OPEN_RECOVER);
   if (pool->meta == NULL ||
       meta_state_get (meta_writer (pool->meta), state) == -1 ||
       meta_copies_get_sectors (meta_writer (pool->meta),
@@ -402,30 +415,40 @@ pool_make_modules (struct nbdedup_pool *pool, const struct meta_state *state)
   pool->volumes = volumes_new (pool);
   pool->space = space_new (pool->store, &ops, budget / SHARE_SPACE);
   pool->moves = pool->space ? moves_new (pool->space, state->sector_bytes)
-    : NULL;
+                            : NULL;
   pool->map = map_new (pool->meta, keep ? budget / SHARE_LEAVES : 0);
   pool->ddt = ddt_new (pool->meta, keep ? SHARE_DDT (budget) : 0);
-  pool->records =
-    record_cache_new (s->primarycache == NBDEDUP_CACHE_ALL
-                      ? s->record_cache_bytes : 0);
+  pool->records = record_cache_new (
+    s->primarycache == NBDEDUP_CACHE_ALL ? s->record_cache_bytes : 0);
   pool->writeback = writeback_new (pool, s->dirty_max_bytes);
   if (pool->volumes == NULL || pool->space == NULL || pool->moves == NULL ||
       pool->map == NULL || pool->ddt == NULL || pool->records == NULL ||
       pool->writeback == NULL)
     return -1;
   parts = (struct txg_parts) {
-    .meta = pool->meta, .store = pool->store, .space = pool->space,
-    .journal = pool->journal, .map = pool->map, .ddt = pool->ddt,
-    .quiesce = &pool->quiesce, .copies = &pool->copies,
+    .meta = pool->meta,
+    .store = pool->store,
+    .space = pool->space,
+    .journal = pool->journal,
+    .map = pool->map,
+    .ddt = pool->ddt,
+    .quiesce = &pool->quiesce,
+    .copies = &pool->copies,
     .moves = pool->moves,
-    .notes = pool->notes, .events = pool->events,
+    .notes = pool->notes,
+    .events = pool->events,
     .wal_max_bytes = wal_max (pool->path),
     .readonly = s->read_only != NBDEDUP_READ_ONLY_OFF,
     .repairing = s->repair,
     .background_rows = background_rows (budget / SHARE_PENDING),
-    .find_layer = find_layer, .each_background = each_background,
-    .layer_gone = layer_gone, .mend = mend, .forget_record = forget_record,
-    .reached = reached, .folded = folded, .opaque = pool,
+    .find_layer = find_layer,
+    .each_background = each_background,
+    .layer_gone = layer_gone,
+    .mend = mend,
+    .forget_record = forget_record,
+    .reached = reached,
+    .folded = folded,
+    .opaque = pool,
   };
   pool->txg = txg_new (&parts, state, budget / SHARE_PENDING);
   return pool->txg ? 0 : -1;
@@ -474,7 +497,7 @@ put_epoch (void *arg, struct meta_conn *c, struct meta_state *state)
     return -1;
   state->epoch += e->add;
   state->opening = e->opening;
-  state->features_autoclear = 0;        /* none is known yet */
+  state->features_autoclear = 0; /* none is known yet */
   return 0;
 }
 
@@ -592,10 +615,9 @@ bool
 pool_wait_for_command (const struct lockfile_holder *holder, bool server,
                        unsigned tries)
 {
-  if (!server || holder->reader_is_server ||
-      tries == WAIT_FOR_COMMAND_TRIES ||
-      (holder->server && (tries == WAIT_FOR_END_TRIES ||
-                          !lockfile_holder_is_ending (holder))))
+  if (!server || holder->reader_is_server || tries == WAIT_FOR_COMMAND_TRIES ||
+      (holder->server &&
+       (tries == WAIT_FOR_END_TRIES || !lockfile_holder_is_ending (holder))))
     return false;
   clock_sleep_ms (100);
   return true;
@@ -607,7 +629,7 @@ take_lock (struct nbdedup_pool *pool, bool server)
   struct lockfile_holder holder;
   unsigned tries;
 
-  for (tries = 0; ; ++tries) {
+  for (tries = 0;; ++tries) {
     pool->lock_fd = lockfile_take (pool->path, server, pool->who, &holder);
     if (pool->lock_fd != -1)
       return 0;
@@ -644,10 +666,9 @@ knows_all_records (struct nbdedup_pool *pool, unsigned flags)
   txg_get_state (pool->txg, &state);
   space_get_info (pool->space, &info);
   return !(flags & NBDEDUP_OPEN_RECOVER) && !pool->settings.repair &&
-    !(state.features_compat & (FEATURE_COMPAT_LOST |
-                               FEATURE_COMPAT_RECORDS_LOST)) &&
-    !meta_saw_damage (pool->meta) && info.nr_damaged == 0 &&
-    !info.contradicted;
+    !(state.features_compat &
+      (FEATURE_COMPAT_LOST | FEATURE_COMPAT_RECORDS_LOST)) &&
+    !meta_saw_damage (pool->meta) && info.nr_damaged == 0 && !info.contradicted;
 }
 
 static int
@@ -663,11 +684,8 @@ open_pool (struct nbdedup_pool *pool, unsigned flags)
       pool_make_modules (pool, &state) == -1)
     return -1;
   warm_offer (pool, &state);
-  if (load (pool) == -1 ||
-      replay (pool) == -1 ||
-      advance_epoch (pool) == -1 ||
-      pool_properties_load (pool) == -1 ||
-      start_threads (pool) == -1 ||
+  if (load (pool) == -1 || replay (pool) == -1 || advance_epoch (pool) == -1 ||
+      pool_properties_load (pool) == -1 || start_threads (pool) == -1 ||
       volumes_recover (pool->volumes) == -1 ||
       space_start_puncher (pool->space, knows_all_records (pool, flags)) == -1)
     return -1;
@@ -755,7 +773,7 @@ start_server (struct nbdedup_pool *pool)
 /* Repairable reasons for which a pool did not open. */
 struct damage {
   bool any;
-  bool contradicted;            /* a map that can be read says that the space
+  bool contradicted; /* a map that can be read says that the space
                                  * of a record in the journal is in use */
 };
 
@@ -768,8 +786,7 @@ repair_tables (const char *path, bool force)
   CLEANUP_FREE char *db = pool_file (path, "pool.db");
   CLEANUP_FREE char *journal = pool_file (path, "journal");
   struct lockfile_holder holder;
-  CLEANUP_CLOSE int lock_fd = lockfile_take (path, false, "nbdedup",
-                                             &holder);
+  CLEANUP_CLOSE int lock_fd = lockfile_take (path, false, "nbdedup", &holder);
   struct meta_session session;
   struct meta *meta;
   int r;
@@ -876,8 +893,9 @@ nbdedup_pool_open (const char *path, const struct nbdedup_settings *settings,
     return NULL;
   read_only = settings && settings->read_only != NBDEDUP_READ_ONLY_OFF;
   if (!(flags & NBDEDUP_OPEN_RECOVER) &&
-      nbdedup_pool_probe (path, settings ? settings->read_only
-                          : NBDEDUP_READ_ONLY_OFF) == -1)
+      nbdedup_pool_probe (path,
+                          settings ? settings->read_only
+                                   : NBDEDUP_READ_ONLY_OFF) == -1)
     return NULL;
   /* If this fails, the code below fails, with the error text. */
   if (flags & NBDEDUP_OPEN_RECOVER)
@@ -899,10 +917,11 @@ nbdedup_pool_open (const char *path, const struct nbdedup_settings *settings,
     opened_event (pool, begin_ns);
   if (pool != NULL || read_only)
     return pool;
-  return nbdedup_fail_null (err, "%s%s", text, err == EIO ?
-                            "; intact data can still be read "
-                            "(--read-only, or a server with read-only=on)"
-                            : "");
+  return nbdedup_fail_null (err, "%s%s", text,
+                            err == EIO
+                              ? "; intact data can still be read "
+                                "(--read-only, or a server with read-only=on)"
+                              : "");
 }
 
 /*----------------------------------------------------------------------
@@ -912,7 +931,7 @@ nbdedup_pool_open (const char *path, const struct nbdedup_settings *settings,
 int
 nbdedup_pool_close (struct nbdedup_pool *pool)
 {
-  bool was_open;                /* and may have writes that are not durable */
+  bool was_open; /* and may have writes that are not durable */
   int r = 0;
 
   if (pool == NULL)
@@ -939,11 +958,11 @@ nbdedup_pool_close (struct nbdedup_pool *pool)
   events_stop (pool->events);
   if (pool->txg && txg_stop (pool->txg) == -1)
     r = -1;
-  if (r == 0 && pool->merger)   /* it was open for writing, and is durable */
+  if (r == 0 && pool->merger) /* it was open for writing, and is durable */
     warm_save (pool);
   warmer_free (pool->warmer);
-  copier_free (pool->copier);   /* folds used it, ... */
-  merger_free (pool->merger);   /* ... and woke this one */
+  copier_free (pool->copier); /* folds used it, ... */
+  merger_free (pool->merger); /* ... and woke this one */
   moves_free (pool->moves);
   writeback_free (pool->writeback);
   txg_free (pool->txg);

@@ -18,21 +18,21 @@ struct meta_state;
 
 /* Opening, in pool.c and pool-readonly.c. */
 struct lockfile_holder;
-extern int pool_fail_in_use (const char *path,
-                             const struct lockfile_holder *holder);
+extern int
+pool_fail_in_use (const char *path, const struct lockfile_holder *holder);
 /* Wait for another command that has the pool.  'tries' counts from 0. */
 extern bool pool_wait_for_command (const struct lockfile_holder *holder,
                                    bool server, unsigned tries);
-extern int pool_check_state (struct nbdedup_pool *pool,
-                             const struct meta_state *state);
+extern int
+pool_check_state (struct nbdedup_pool *pool, const struct meta_state *state);
 struct meta_session;
 /* 'path' is the journal's. */
 extern void pool_ask_journal (const char *path, struct meta_session *session);
-extern int pool_check_epoch (const char *path, const char *file,
-                             uint64_t epoch, const struct meta_state *state);
+extern int pool_check_epoch (const char *path, const char *file, uint64_t epoch,
+                             const struct meta_state *state);
 /* The files are open: make all modules that use them. */
-extern int pool_make_modules (struct nbdedup_pool *pool,
-                              const struct meta_state *state);
+extern int
+pool_make_modules (struct nbdedup_pool *pool, const struct meta_state *state);
 extern int pool_open_readonly (struct nbdedup_pool *pool, bool server);
 
 /* Fail unless a pool's sectors can have this size. */

@@ -72,8 +72,10 @@ load_copy (struct nbdedup_pool *pool)
     return -1;
   if (pool_property_check ("metadata-copy", copy) == 0)
     return meta_copy_set (pool->meta, copy);
-  nbdedup_log (NBDEDUP_LOG_WARNING, "%s: %s: set it again; the copy is beside "
-               "pool.db until then", pool->path, nbdedup_error ());
+  nbdedup_log (NBDEDUP_LOG_WARNING,
+               "%s: %s: set it again; the copy is beside "
+               "pool.db until then",
+               pool->path, nbdedup_error ());
   return meta_copy_set (pool->meta, "on");
 }
 
@@ -99,7 +101,7 @@ pool_properties_load (struct nbdedup_pool *pool)
 
 struct set {
   const char *name;
-  char value[PROPERTY_VALUE_MAX + 1];        /* room for the longest value */
+  char value[PROPERTY_VALUE_MAX + 1]; /* room for the longest value */
 };
 
 static int
@@ -136,7 +138,8 @@ check_max_size (struct nbdedup_pool *pool, uint64_t bytes)
   if (capacity_used (pool, &cap) == -1)
     return -1;
   if (bytes < cap.used_bytes)
-    return nbdedup_fail (EBUSY, "max-size %" PRIu64 ": %" PRIu64 " bytes are "
+    return nbdedup_fail (EBUSY,
+                         "max-size %" PRIu64 ": %" PRIu64 " bytes are "
                          "in use already: destroy volumes or trim data first",
                          bytes, cap.used_bytes);
   return 0;
@@ -176,7 +179,8 @@ pool_property_set (struct nbdedup_pool *pool, const char *name,
   /* Check for room now, so that clients' writes do not fail for lack of it. */
   if (strcmp (name, "copies") == 0 && value[0] != '1' &&
       txg_check_copies (pool->txg) == -1)
-    return nbdedup_fail (ENOSPC, "copies: the pool's file system has no room "
+    return nbdedup_fail (ENOSPC,
+                         "copies: the pool's file system has no room "
                          "for their rows in pool.db: free some space on it");
   if (pool_property_get (pool, name, &before) == -1 ||
       txg_run (pool->txg, set_in_transaction, NULL, &s) == -1)

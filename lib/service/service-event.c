@@ -32,10 +32,9 @@ opened_event (struct nbdedup_pool *pool, uint64_t begin_ns)
     volumes = pool->volumes->list.nr;
   }
   events_post (pool->events, NBDEDUP_LOG_INFO,
-               event_new ("opened", "{s:s, s:f, s:b, s:I}",
-                          "version", PACKAGE_VERSION, "seconds", seconds,
-                          "read_only", read_only,
-                          "volumes", (json_int_t) volumes),
+               event_new ("opened", "{s:s, s:f, s:b, s:I}", "version",
+                          PACKAGE_VERSION, "seconds", seconds, "read_only",
+                          read_only, "volumes", (json_int_t) volumes),
                "opened%s in %.1f s", read_only ? " read-only" : "", seconds);
 }
 
@@ -44,9 +43,9 @@ opened_event (struct nbdedup_pool *pool, uint64_t begin_ns)
  */
 
 enum when {
-  WITHIN,                       /* the one transaction that changes the pool */
-  AFTER,                        /* with the figures of the result */
-  LONG,                         /* the same; an interrupted one did a part */
+  WITHIN, /* the one transaction that changes the pool */
+  AFTER,  /* with the figures of the result */
+  LONG,   /* the same; an interrupted one did a part */
 };
 
 struct event_kind {
@@ -55,10 +54,10 @@ struct event_kind {
 };
 
 static const struct event_kind kinds[] = {
-  { "create", WITHIN }, { "rename", WITHIN }, { "destroy", WITHIN },
-  { "snapshot", WITHIN }, { "clone", WITHIN }, { "rollback", WITHIN },
-  { "set", AFTER }, { "resize", AFTER }, { "rebase", AFTER },
-  { "check", LONG }, { "compact", LONG }, { "prune", LONG },
+  { "create", WITHIN },   { "rename", WITHIN }, { "destroy", WITHIN },
+  { "snapshot", WITHIN }, { "clone", WITHIN },  { "rollback", WITHIN },
+  { "set", AFTER },       { "resize", AFTER },  { "rebase", AFTER },
+  { "check", LONG },      { "compact", LONG },  { "prune", LONG },
   { "rewrite", LONG },
 };
 
@@ -162,7 +161,9 @@ command_event_begin (struct command_event *ce, struct nbdedup_pool *pool,
                      const char *command, json_t *args)
 {
   *ce = (struct command_event) {
-    .pool = pool, .kind = find_kind (command, args), .args = args,
+    .pool = pool,
+    .kind = find_kind (command, args),
+    .args = args,
   };
   /* Monitoring must not wait for a directory of users. */
   if (ce->kind || strcmp (command, "scrub") == 0)

@@ -176,8 +176,9 @@ space_assert_consistent_locked (struct space *space)
   assert (current == NONE || space->segs[current].backed);
   assert (dense == NONE || space->segs[dense].backed);
   assert_reserved_locked (space);
-  if (invariant_is_due (&space->changes, space->nr_segs +
-                        2 * (size_t) space->nr_sectors + space->nr_hash)) {
+  if (invariant_is_due (&space->changes,
+                        space->nr_segs + 2 * (size_t) space->nr_sectors +
+                          space->nr_hash)) {
     assert_segments_locked (space);
     assert_maps_locked (space);
     assert_kept_locked (space);

@@ -121,9 +121,12 @@ space_drain_one (struct space *space, uint64_t segment)
   if (segment >= space->nr_segs || !seg_is_used (&space->segs[id]) ||
       seg_is_empty_locked (space, id))
     return 0;
-  return drain_locked (space, id) ? 1
-    : nbdedup_fail (ENOSPC, "what clients write needs the room in segment "
-                    "%" PRIu32 " of \"records\"", id);
+  return drain_locked (space, id)
+    ? 1
+    : nbdedup_fail (ENOSPC,
+                    "what clients write needs the room in segment "
+                    "%" PRIu32 " of \"records\"",
+                    id);
 }
 
 unsigned

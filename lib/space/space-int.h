@@ -42,16 +42,16 @@
 
 /* 12 bytes per segment of the file. */
 struct seg {
-  uint32_t nr_free:14;          /* sectors */
-  uint32_t largest:14;          /* the longest free run */
-  uint32_t backed:1;
-  uint32_t damaged:1;           /* not used: its map cannot be read */
-  uint32_t slots_known:1;
-  uint32_t draining:1;          /* not used: its records are being moved */
-  uint32_t next:28;
-  uint32_t slots_high:4;        /* free slots, up to SLOTS_MAX */
-  uint32_t prev:28;
-  uint32_t slots_low:4;
+  uint32_t nr_free : 14; /* sectors */
+  uint32_t largest : 14; /* the longest free run */
+  uint32_t backed : 1;
+  uint32_t damaged : 1; /* not used: its map cannot be read */
+  uint32_t slots_known : 1;
+  uint32_t draining : 1; /* not used: its records are being moved */
+  uint32_t next : 28;
+  uint32_t slots_high : 4; /* free slots, up to SLOTS_MAX */
+  uint32_t prev : 28;
+  uint32_t slots_low : 4;
 };
 
 /* A segment's map in memory. */
@@ -60,8 +60,8 @@ struct entry {
   TAILQ_ENTRY (entry) lru_link; /* on the list if and only if pins == 0 */
   uint32_t id;
   uint32_t pins;
-  bool chunks_dirty;            /* has chunks that no fold has asked for */
-  struct segment_map *map;      /* owned */
+  bool chunks_dirty;       /* has chunks that no fold has asked for */
+  struct segment_map *map; /* owned */
 };
 
 LIST_HEAD (entry_list, entry);
@@ -71,60 +71,60 @@ TAILQ_HEAD (entry_queue, entry);
 
 /* Lists of segments by the length of their longest run. */
 struct buckets {
-  uint32_t *heads;              /* owned; nr_sectors + 1 */
+  uint32_t *heads; /* owned; nr_sectors + 1 */
   uint64_t nonempty[BUCKET_WORDS];
 };
 
 struct space {
-  struct store *store;          /* not owned; outlives the space */
+  struct store *store; /* not owned; outlives the space */
   struct space_ops ops;
   uint32_t sector_bytes;
-  unsigned nr_sectors;          /* of a segment */
-  unsigned base_sectors;        /* the store's header in segment 0 */
-  unsigned slots_per_chunk;     /* without the header's */
-  unsigned chunk_cost;          /* c in space-promise.c */
+  unsigned nr_sectors;      /* of a segment */
+  unsigned base_sectors;    /* the store's header in segment 0 */
+  unsigned slots_per_chunk; /* without the header's */
+  unsigned chunk_cost;      /* c in space-promise.c */
 
-  struct lock lock;             /* protects everything below */
+  struct lock lock; /* protects everything below */
 
-  struct seg *segs;             /* owned */
-  uint64_t *absent;             /* owned; bitmap: segment is ABSENT */
+  struct seg *segs; /* owned */
+  uint64_t *absent; /* owned; bitmap: segment is ABSENT */
   uint32_t nr_segs, max_segs;
   struct buckets with_slots, without_slots;
-  uint32_t empty, nr_empty;     /* list of the wholly empty ones */
-  uint32_t current;             /* segment for batches, or NONE */
-  uint32_t dense;               /* segment for moved records, or NONE */
+  uint32_t empty, nr_empty; /* list of the wholly empty ones */
+  uint32_t current;         /* segment for batches, or NONE */
+  uint32_t dense;           /* segment for moved records, or NONE */
 
-  uint64_t room[NR_CLASSES];    /* sum (1) of space-promise.c, in sectors */
-  uint64_t whole[NR_CLASSES];   /* sum (2), in records */
+  uint64_t room[NR_CLASSES];  /* sum (1) of space-promise.c, in sectors */
+  uint64_t whole[NR_CLASSES]; /* sum (2), in records */
   uint64_t reserved_records[NR_CLASSES];
   uint64_t reserved_nr, reserved_sectors;
   uint64_t free_sectors, used_sectors, nr_backed, nr_damaged;
-  uint64_t max_sectors;         /* 0: no limit */
-  bool contradicted;            /* a claimed record overlapped another one in
+  uint64_t max_sectors; /* 0: no limit */
+  bool contradicted;    /* a claimed record overlapped another one in
                                  * a map */
 
-  struct entry_list *hash;      /* owned; nr_hash is a power of two */
+  struct entry_list *hash; /* owned; nr_hash is a power of two */
   uint32_t nr_hash, nr_entries, max_entries;
-  struct entry_queue lru;       /* first: most recently used */
+  struct entry_queue lru; /* first: most recently used */
 
   /* The puncher, see space-punch.c. */
-  struct background puncher;    /* wakes up when is_due_locked */
+  struct background puncher; /* wakes up when is_due_locked */
   bool find_leftovers;
-  bool punch_all;               /* also those that wait for neighbours */
-  bool closing;                 /* spare segments are given back, too */
-  pthread_cond_t punched;       /* a system call has ended */
+  bool punch_all;         /* also those that wait for neighbours */
+  bool closing;           /* spare segments are given back, too */
+  pthread_cond_t punched; /* a system call has ended */
   uint64_t punches_begun, punches_ended;
-  uint32_t end_first;           /* past the table: from here on segments are
+  uint32_t end_first; /* past the table: from here on segments are
                                  * being punched; or NONE */
 
   /* Records that died while a reader needs their bytes: see space-keep.c. */
-  struct space_freed *kept;     /* owned; each pins its map */
+  struct space_freed *kept; /* owned; each pins its map */
   size_t nr_kept, cap_kept;
-  size_t nr_due;                /* the first ones: no keeper needs them */
-  unsigned nr_keepers;          /* that have not lost theirs */
-  uint64_t keep_epoch;          /* keepers with a lower ticket have lost */
+  size_t nr_due;       /* the first ones: no keeper needs them */
+  unsigned nr_keepers; /* that have not lost theirs */
+  uint64_t keep_epoch; /* keepers with a lower ticket have lost */
 
-  size_t changes;               /* for invariant_is_due */
+  size_t changes; /* for invariant_is_due */
 };
 
 /* space-consistent.c: the invariants while no thread holds the lock. */
@@ -171,16 +171,16 @@ extern void seg_insert_locked (struct space *space, uint32_t id);
 extern void seg_set_slots (struct seg *s, bool known, unsigned slots);
 
 /* Update the segment's entry of the table from its map. */
-extern void seg_refresh_locked (struct space *space,
-                                const struct segment_map *map);
+extern void
+seg_refresh_locked (struct space *space, const struct segment_map *map);
 
 /* Stop placing records in a segment, because its map cannot be read. */
 extern void seg_mark_damaged_locked (struct space *space, uint32_t id);
 
 /* Make the table at least 'nr' long; new ones are ABSENT. */
 extern int seg_extend_locked (struct space *space, uint64_t nr);
-extern void seg_set_absent_locked (struct space *space, uint32_t id,
-                                   bool absent);
+extern void
+seg_set_absent_locked (struct space *space, uint32_t id, bool absent);
 
 static inline bool
 seg_is_absent_locked (const struct space *space, uint32_t id)

@@ -57,7 +57,7 @@ bool
 space_keep_end (struct space *space, uint64_t ticket)
 {
   WITH_LOCK (&space->lock);
-  if (ticket == space->keep_epoch) {    /* else it is not counted any more */
+  if (ticket == space->keep_epoch) { /* else it is not counted any more */
     assert (space->nr_keepers > 0);
     if (--space->nr_keepers == 0)
       end_keepers_locked (space);
@@ -71,7 +71,8 @@ space_kept (struct space *space, uint64_t ticket)
   WITH_LOCK (&space->lock);
   if (ticket == space->keep_epoch)
     return 0;
-  return nbdedup_fail (EBUSY, "gave way to writes, which need the space of "
+  return nbdedup_fail (EBUSY,
+                       "gave way to writes, which need the space of "
                        "data that was overwritten meanwhile: try again when "
                        "clients write less, or free some space");
 }
@@ -135,7 +136,7 @@ space_take_kept (struct space *space, size_t *nr)
     return NULL;
   due = malloc (*nr * sizeof *due);
   if (due == NULL) {
-    *nr = 0;                    /* the next fold tries again */
+    *nr = 0; /* the next fold tries again */
     return NULL;
   }
   memcpy (due, space->kept, *nr * sizeof *due);

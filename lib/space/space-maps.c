@@ -23,8 +23,7 @@
 static struct entry_list *
 hash_list_locked (struct space *space, uint32_t id)
 {
-  return &space->hash[(id * UINT32_C (2654435761) >> 7) &
-                      (space->nr_hash - 1)];
+  return &space->hash[(id * UINT32_C (2654435761) >> 7) & (space->nr_hash - 1)];
 }
 
 struct entry *
@@ -129,9 +128,11 @@ load_map_locked (struct space *space, uint32_t id)
   case 1:
     return segment_map_unpack (id, space->sector_bytes, buf, len);
   case 0:
-    return nbdedup_fail_null (EIO, "space: segment %" PRIu32 " has records, "
+    return nbdedup_fail_null (EIO,
+                              "space: segment %" PRIu32 " has records, "
                               "but no row in pool.db: run nbdedup check "
-                              "--repair", id);
+                              "--repair",
+                              id);
   default:
     return NULL;
   }
@@ -155,8 +156,10 @@ space_entry_get_locked (struct space *space, uint32_t id)
   }
 
   if (space->segs[id].damaged)
-    return nbdedup_fail_null (EIO, "space: segment %" PRIu32 ": its map is "
-                              "damaged: run nbdedup check --repair", id);
+    return nbdedup_fail_null (EIO,
+                              "space: segment %" PRIu32 ": its map is "
+                              "damaged: run nbdedup check --repair",
+                              id);
   evict_some_locked (space);
   e = patient_calloc (1, sizeof *e);
   if (e == NULL)

@@ -73,7 +73,7 @@ add_chunk (struct segment_map *map)
   if (i >= map->max_chunks)
     return -1;
   if (segment_map_place_chunk (map, i, sector) == -1)
-    abort ();                   /* the place was free and aligned */
+    abort (); /* the place was free and aligned */
   return i;
 }
 
@@ -88,7 +88,7 @@ place_locked (struct space *space, struct entry *e, unsigned nr,
   struct segment_map *map = e->map;
   const uint64_t base = map->id * space->nr_sectors;
   const unsigned spc = map->slots_per_chunk;
-  uint8_t added[SEGMENT_BYTES / 4096];  /* chunks' numbers: below 128 */
+  uint8_t added[SEGMENT_BYTES / 4096]; /* chunks' numbers: below 128 */
   unsigned i, nr_added = 0, sector;
   int r;
 
@@ -108,11 +108,11 @@ place_locked (struct space *space, struct entry *e, unsigned nr,
 
   sector = r;
   if (segment_map_set (map, sector, total) == -1)
-    abort ();                   /* find_run found it free */
+    abort (); /* find_run found it free */
   for (i = 0; i < nr; ++i) {
     r = segment_map_find_slot (map);
     if (r == -1 || segment_map_set_slot (map, r) == -1)
-      abort ();                 /* counted above */
+      abort (); /* counted above */
     out[i].addr = base + sector;
     out[i].slot = r;
     out[i].chunk_addr = base + map->chunks[r / spc];
@@ -125,10 +125,10 @@ place_locked (struct space *space, struct entry *e, unsigned nr,
   seg_refresh_locked (space, map);
   return true;
 
- no_room:
+no_room:
   while (nr_added > 0)
     if (segment_map_drop_chunk (map, added[--nr_added]) == -1)
-      abort ();                 /* nothing was put into it */
+      abort (); /* nothing was put into it */
   return false;
 }
 
@@ -207,8 +207,9 @@ space_place_some_locked (struct space *space, unsigned nr,
 
   /* Then all in a segment where they fit even if no slot is free. */
   if (nr > 1) {
-    surely = total + (uint64_t) space->chunk_cost *
-      ((nr + space->slots_per_chunk - 1) / space->slots_per_chunk);
+    surely = total +
+      (uint64_t) space->chunk_cost *
+        ((nr + space->slots_per_chunk - 1) / space->slots_per_chunk);
     id = find_segment_locked (space, surely, surely);
     if (id != NONE) {
       r = try_segment_locked (space, id, nr, nr_sectors, total, out);
@@ -247,8 +248,10 @@ space_place_some_locked (struct space *space, unsigned nr,
     return r == 1 ? (int) nr : -1;
   r = try_segment_locked (space, id, 1, nr_sectors, nr_sectors[0], out);
   if (r == 0)
-    return nbdedup_fail (EINVAL, "space: a record of %" PRIu32 " sectors is "
-                         "too large", nr_sectors[0]);
+    return nbdedup_fail (EINVAL,
+                         "space: a record of %" PRIu32 " sectors is "
+                         "too large",
+                         nr_sectors[0]);
   return r;
 }
 
@@ -330,8 +333,10 @@ space_place_apart_locked (struct space *space, uint32_t nr_sectors,
       return -1;
   r = try_segment_locked (space, id, 1, &nr_sectors, nr_sectors, out);
   if (r == 0)
-    return nbdedup_fail (EINVAL, "space: a record of %" PRIu32 " sectors is "
-                         "too large", nr_sectors);
+    return nbdedup_fail (EINVAL,
+                         "space: a record of %" PRIu32 " sectors is "
+                         "too large",
+                         nr_sectors);
   return r == 1 ? 0 : -1;
 }
 
@@ -355,7 +360,9 @@ space_place_dense_locked (struct space *space, uint32_t nr_sectors,
   if (r == 1)
     space->dense = id;
   else if (r == 0)
-    return nbdedup_fail (EINVAL, "space: a record of %" PRIu32 " sectors is "
-                         "too large", nr_sectors);
+    return nbdedup_fail (EINVAL,
+                         "space: a record of %" PRIu32 " sectors is "
+                         "too large",
+                         nr_sectors);
   return r == 1 ? 0 : -1;
 }

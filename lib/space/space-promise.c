@@ -139,8 +139,7 @@ class_of (uint32_t lsize)
 static uint64_t
 sectors_of (const struct space *space, uint32_t lsize, uint64_t nr)
 {
-  return nr *
-    ((lsize + space->sector_bytes - 1) / space->sector_bytes);
+  return nr * ((lsize + space->sector_bytes - 1) / space->sector_bytes);
 }
 
 /* Return true if all reservations are of this class and (2) holds with 'nr'
@@ -169,7 +168,7 @@ exceeds_max_locked (const struct space *space, uint64_t sectors, uint64_t nr)
 
   return space->max_sectors > 0 &&
     space->used_sectors + space->reserved_sectors + sectors +
-    chunks * segment_chunk_sectors (space->sector_bytes) >
+      chunks * segment_chunk_sectors (space->sector_bytes) >
     space->max_sectors;
 }
 
@@ -234,7 +233,8 @@ space_reserve (struct space *space, uint32_t lsize, unsigned nr)
 
   do {
     if (exceeds_max_locked (space, need, nr))
-      return nbdedup_fail (ENOSPC, "the pool has reached its max-size: free "
+      return nbdedup_fail (ENOSPC,
+                           "the pool has reached its max-size: free "
                            "some space in it, or raise max-size");
     r = grow_for_locked (space, class, need, nr);
     /* What is being punched may be the room. */

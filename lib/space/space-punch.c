@@ -102,8 +102,7 @@ punch_some_locked (struct space *space)
   take_empty_locked (space, last);
   while (first > 1 && last - first + 1 < PUNCH_AT_ONCE &&
          seg_is_used (&space->segs[first - 1]) &&
-         seg_is_empty_locked (space, first - 1) &&
-         has_surplus_locked (space))
+         seg_is_empty_locked (space, first - 1) && has_surplus_locked (space))
     take_empty_locked (space, --first);
   punch_taken_locked (space, first, last + 1);
 }
@@ -174,7 +173,8 @@ punch_absent_locked (struct space *space, uint32_t id)
   while (id < space->nr_segs && !seg_is_absent_locked (space, id))
     id++;
   for (end = id; end < space->nr_segs && end - id < PUNCH_AT_ONCE &&
-         seg_is_absent_locked (space, end); ++end)
+       seg_is_absent_locked (space, end);
+       ++end)
     seg_set_absent_locked (space, end, false);
   if (end > id)
     punch_taken_locked (space, id, end);
@@ -195,7 +195,8 @@ punch_end_locked (struct space *space)
   end = length / SEGMENT_BYTES < NONE ? length / SEGMENT_BYTES : NONE;
   while (end > space->nr_segs && !space->puncher.stop) {
     space->end_first = end - space->nr_segs > PUNCH_AT_ONCE
-      ? (uint32_t) end - PUNCH_AT_ONCE : space->nr_segs;
+      ? (uint32_t) end - PUNCH_AT_ONCE
+      : space->nr_segs;
     punch_taken_locked (space, space->end_first, (uint32_t) end);
     end = space->end_first;
     space->end_first = NONE;
@@ -241,7 +242,7 @@ puncher_thread (void *arg)
     if (is_due_locked (space))
       punch_some_locked (space);
     else
-      lock_wait (&space->lock, &space->puncher.wake);   /* stop, or due */
+      lock_wait (&space->lock, &space->puncher.wake); /* stop, or due */
   return NULL;
 }
 

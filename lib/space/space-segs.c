@@ -44,8 +44,8 @@ seg_list_locked (struct space *space, uint32_t id, struct buckets **buckets)
     return &space->empty;
   if (s->largest == 0)
     return NULL;
-  *buckets = s->slots_known && seg_slots (s) == 0 ?
-    &space->without_slots : &space->with_slots;
+  *buckets = s->slots_known && seg_slots (s) == 0 ? &space->without_slots
+                                                  : &space->with_slots;
   return &(*buckets)->heads[s->largest];
 }
 
@@ -148,7 +148,7 @@ seg_set_absent_locked (struct space *space, uint32_t id, bool absent)
 {
   const uint64_t bit = UINT64_C (1) << id % 64;
 
-  assert (!space->segs[id].backed);     /* never both */
+  assert (!space->segs[id].backed); /* never both */
   if (absent)
     space->absent[id / 64] |= bit;
   else
@@ -163,8 +163,10 @@ seg_extend_locked (struct space *space, uint64_t nr)
   uint64_t max = space->max_segs;
 
   if (nr > NONE)
-    return nbdedup_fail (ENOSPC, "space: segment %" PRIu64 ": there can be "
-                         "only %" PRIu32, nr - 1, NONE);
+    return nbdedup_fail (ENOSPC,
+                         "space: segment %" PRIu64 ": there can be "
+                         "only %" PRIu32,
+                         nr - 1, NONE);
   if (nr > max) {
     max = nr + nr / 4 + 64;
     max -= max % 64;
@@ -187,9 +189,8 @@ seg_extend_locked (struct space *space, uint64_t nr)
   assert (space->nr_segs <= space->max_segs && space->max_segs % 64 == 0);
   return 0;
 
- nomem:
-  return nbdedup_fail (ENOMEM, "space: no memory for %" PRIu64 " segments",
-                       nr);
+nomem:
+  return nbdedup_fail (ENOMEM, "space: no memory for %" PRIu64 " segments", nr);
 }
 
 int
@@ -221,8 +222,10 @@ seg_grow_locked (struct space *space)
       break;
     }
   if (id >= space->end_first)
-    return nbdedup_fail (ENOSPC, "space: segment %" PRIu32 " is being given "
-                         "back: try again", id);
+    return nbdedup_fail (ENOSPC,
+                         "space: segment %" PRIu32 " is being given "
+                         "back: try again",
+                         id);
   if (id == space->nr_segs) {
     if (seg_extend_locked (space, (uint64_t) id + 1) == -1)
       return -1;

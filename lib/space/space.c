@@ -64,14 +64,15 @@ space_new (struct store *store, const struct space_ops *ops,
   space->nr_sectors = SEGMENT_BYTES / space->sector_bytes;
   space->base_sectors = STORE_HEADER_BYTES / space->sector_bytes;
   chunk_sectors = segment_chunk_sectors (space->sector_bytes);
-  space->slots_per_chunk =
-    chunk_sectors * space->sector_bytes / SUMMARY_SLOT_BYTES - 1;
+  space->slots_per_chunk = chunk_sectors * space->sector_bytes /
+      SUMMARY_SLOT_BYTES -
+    1;
   space->chunk_cost = 2 * chunk_sectors - 1;
   space->empty = space->current = space->dense = space->end_first = NONE;
 
-  max = budget_bytes / (segment_map_memory (space->sector_bytes) +
-                        sizeof (struct entry) + sizeof (struct entry_list) +
-                        16 /* malloc's own */);
+  max = budget_bytes /
+    (segment_map_memory (space->sector_bytes) + sizeof (struct entry) +
+     sizeof (struct entry_list) + 16 /* malloc's own */);
   space->max_entries = max < 2 ? 2 : max < INT_MAX ? max : INT_MAX;
   space->nr_hash = 64;
   space->hash = calloc (space->nr_hash, sizeof *space->hash);
@@ -126,19 +127,23 @@ space_add_segment (struct space *space, uint64_t segment, uint32_t nr_free,
   if (store_length (space->store, &length) == -1)
     return -1;
   if (segment >= NONE || segment >= length / SEGMENT_BYTES)
-    return nbdedup_fail (EIO, "space: pool.db knows segment %" PRIu64 ", but "
+    return nbdedup_fail (EIO,
+                         "space: pool.db knows segment %" PRIu64 ", but "
                          "records has only %" PRIu64 " bytes: records is "
                          "truncated or belongs to another pool: restore it "
-                         "from a backup", segment, length);
+                         "from a backup",
+                         segment, length);
   if (segment < space->nr_segs)
     return nbdedup_fail (EIO, "space: segment %" PRIu64 " is out of order",
                          segment);
   if (nr_free > seg_usable_sectors (space, segment) || largest_run > nr_free ||
       (nr_free > 0 && largest_run == 0)) {
-    nbdedup_log (NBDEDUP_LOG_WARNING, "space: segment %" PRIu64 " cannot have %"
-                 PRIu32 " free sectors and a longest run of %" PRIu32 ": the "
+    nbdedup_log (NBDEDUP_LOG_WARNING,
+                 "space: segment %" PRIu64 " cannot have %" PRIu32
+                 " free sectors and a longest run of %" PRIu32 ": the "
                  "pool stores nothing there until you run \"nbdedup check "
-                 "--repair\"", segment, nr_free, largest_run);
+                 "--repair\"",
+                 segment, nr_free, largest_run);
     nr_free = largest_run = 0;
     is_known = false;
   }
@@ -168,11 +173,11 @@ undo_locked (struct space *space, const struct placement *p,
   const uint32_t id = p->addr / space->nr_sectors;
   struct entry *e = space_entry_find_locked (space, id);
 
-  assert (e != NULL && e->pins > 0);    /* the allocation pinned it */
-  if (segment_map_clear (e->map, p->addr % space->nr_sectors,
-                         nr_sectors) == -1 ||
+  assert (e != NULL && e->pins > 0); /* the allocation pinned it */
+  if (segment_map_clear (e->map, p->addr % space->nr_sectors, nr_sectors) ==
+        -1 ||
       segment_map_clear_slot (e->map, p->slot) == -1)
-    abort ();                   /* the allocation set them */
+    abort (); /* the allocation set them */
   seg_refresh_locked (space, e->map);
   space_entry_unpin_locked (space, e);
 }
@@ -221,8 +226,7 @@ space_alloc_apart (struct space *space, uint32_t nr_sectors,
 }
 
 void
-space_undo (struct space *space, const struct placement *p,
-            uint32_t nr_sectors)
+space_undo (struct space *space, const struct placement *p, uint32_t nr_sectors)
 {
   WITH_LOCK (&space->lock);
   WITH_CONSISTENT (space, space);
@@ -250,12 +254,16 @@ space_claim (struct space *space, const struct placement *p,
   if (known < space->nr_segs)
     known = space->nr_segs;
   if (segment >= known + CLAIM_DISTANCE_MAX || segment >= NONE)
-    return nbdedup_fail (EIO, "space: the journal names sector %" PRIu64
-                         ", far past the end of records", p->addr);
+    return nbdedup_fail (EIO,
+                         "space: the journal names sector %" PRIu64
+                         ", far past the end of records",
+                         p->addr);
   if (nr_sectors == 0 || nr_sectors > space->nr_sectors - sector ||
       p->chunk_addr / space->nr_sectors != segment)
-    return nbdedup_fail (EIO, "space: the journal names sectors %" PRIu64 " + %"
-                         PRIu32 ", chunk %" PRIu64 ", which cannot exist",
+    return nbdedup_fail (EIO,
+                         "space: the journal names sectors %" PRIu64
+                         " + %" PRIu32 ", chunk %" PRIu64
+                         ", which cannot exist",
                          p->addr, nr_sectors, p->chunk_addr);
   if (segment >= space->nr_segs && seg_extend_locked (space, segment + 1) == -1)
     return -1;
@@ -269,10 +277,9 @@ space_claim (struct space *space, const struct placement *p,
   nr_chunks = e->map->nr_chunks;
   lost = chunk < nr_chunks && e->map->chunks[chunk] == SEGMENT_CHUNK_LOST;
   if (lenient)
-    segment_map_force_chunk (e->map, chunk,
-                             p->chunk_addr % space->nr_sectors);
-  else if (segment_map_place_chunk (e->map, chunk, p->chunk_addr %
-                                    space->nr_sectors) == -1)
+    segment_map_force_chunk (e->map, chunk, p->chunk_addr % space->nr_sectors);
+  else if (segment_map_place_chunk (e->map, chunk,
+                                    p->chunk_addr % space->nr_sectors) == -1)
     goto contradicted;
   if (lost || chunk >= nr_chunks)
     e->chunks_dirty = true;
@@ -288,9 +295,9 @@ space_claim (struct space *space, const struct placement *p,
   seg_refresh_locked (space, e->map);
   return 0;
 
- contradicted:
+contradicted:
   space->contradicted |= errno == EIO;
- fail:
+fail:
   /* The segment may hold other records of the journal.  Marked damaged, it
    * does not count as empty, so closing the pool does not punch it.
    */
@@ -352,22 +359,20 @@ release_in_segment (struct space *space, const struct space_freed *freed,
 
   e = space_entry_find_locked (space, freed[0].addr / space->nr_sectors);
   assert (e != NULL);
-  assert (e->pins >= nr);       /* each record was pinned */
+  assert (e->pins >= nr); /* each record was pinned */
   /* If the map disagrees the sectors stay in use: that is a leak, which check
    * finds, but never two records in one place.
    */
   for (i = 0; i < nr; ++i)
-    (void) segment_map_clear_record (e->map,
-                                     freed[i].addr % space->nr_sectors,
+    (void) segment_map_clear_record (e->map, freed[i].addr % space->nr_sectors,
                                      freed[i].nr_sectors, freed[i].slot);
   seg_refresh_locked (space, e->map);
-  for (i = 0; i < nr; ++i)      /* the last call may drop the map */
+  for (i = 0; i < nr; ++i) /* the last call may drop the map */
     space_entry_unpin_locked (space, e);
 }
 
 void
-space_release (struct space *space, const struct space_freed *freed,
-               size_t nr)
+space_release (struct space *space, const struct space_freed *freed, size_t nr)
 {
   /* A mutex is not fair: a waiting thread gets it only if this one pauses. */
   const struct timespec away = { .tv_nsec = 1 };
@@ -375,8 +380,8 @@ space_release (struct space *space, const struct space_freed *freed,
 
   for (i = 0; i < nr; i = j) {
     for (j = i + 1; j < nr && j - i < RELEASE_AT_ONCE &&
-           freed[j].addr / space->nr_sectors ==
-           freed[i].addr / space->nr_sectors; ++j)
+         freed[j].addr / space->nr_sectors == freed[i].addr / space->nr_sectors;
+         ++j)
       ;
     release_in_segment (space, freed + i, j - i);
     if (j < nr)
@@ -456,14 +461,15 @@ space_hold (struct space *space, uint64_t segment)
   if (store_length (space->store, &length) == -1)
     return -1;
   if (segment >= length / SEGMENT_BYTES || segment >= NONE)
-    return nbdedup_fail (EIO, "space: segment %" PRIu64 " is past the end of "
-                         "records", segment);
+    return nbdedup_fail (EIO,
+                         "space: segment %" PRIu64 " is past the end of "
+                         "records",
+                         segment);
   while (is_being_punched_locked (space, segment))
     lock_wait (&space->lock, &space->punched);
   if (segment >= space->nr_segs && seg_extend_locked (space, segment + 1) == -1)
     return -1;
-  if (!space->segs[segment].backed &&
-      seg_back_locked (space, segment) == -1)
+  if (!space->segs[segment].backed && seg_back_locked (space, segment) == -1)
     return -1;
   was = space->segs[segment].damaged;
   set_damaged_locked (space, segment, true);
@@ -486,7 +492,7 @@ space_replace (struct space *space, uint64_t segment, uint32_t nr_free,
   WITH_CONSISTENT (space, space);
   assert (segment < space->nr_segs && space->segs[segment].backed);
 
-  s = &space->segs[segment];    /* an extension moves the array */
+  s = &space->segs[segment]; /* an extension moves the array */
   e = space_entry_find_locked (space, segment);
   if (e != NULL && e->pins > 0)
     return;
@@ -510,7 +516,8 @@ space_get_info (struct space *space, struct space_info *info)
   empty = (uint64_t) space->nr_empty * space->nr_sectors;
   info->free_bytes = space->free_sectors * space->sector_bytes;
   info->waste_bytes = free_sectors > empty
-    ? (free_sectors - empty) * space->sector_bytes : 0;
+    ? (free_sectors - empty) * space->sector_bytes
+    : 0;
   info->used_bytes = space->used_sectors * space->sector_bytes;
   info->reserved_bytes = space->reserved_sectors * space->sector_bytes;
   info->max_bytes = space->max_sectors * space->sector_bytes;

@@ -47,9 +47,9 @@ struct space;
 
 /* Where a record goes. */
 struct placement {
-  uint64_t addr;                /* first sector */
-  uint16_t slot;                /* of the segment's summary */
-  uint64_t chunk_addr;          /* first sector of the chunk with the slot */
+  uint64_t addr;       /* first sector */
+  uint16_t slot;       /* of the segment's summary */
+  uint64_t chunk_addr; /* first sector of the chunk with the slot */
 };
 
 struct space_ops {
@@ -135,8 +135,8 @@ extern unsigned space_drain (struct space *space, uint64_t max_bytes,
  * is being drained; -1: the reservations need its room (ENOSPC).
  */
 extern int space_drain_one (struct space *space, uint64_t segment);
-extern unsigned space_undrain (struct space *space, const uint64_t *segments,
-                               unsigned nr);
+extern unsigned
+space_undrain (struct space *space, const uint64_t *segments, unsigned nr);
 extern int space_alloc_dense (struct space *space, uint32_t nr_sectors,
                               struct placement *out);
 
@@ -176,8 +176,8 @@ struct space_freed {
   uint32_t nr_sectors;
   uint16_t slot;
 };
-extern void space_release (struct space *space,
-                           const struct space_freed *freed, size_t nr);
+extern void
+space_release (struct space *space, const struct space_freed *freed, size_t nr);
 
 /* Keep the bytes of records that die from now on, for a reader that stays at a
  * moment for longer than a fold may wait (drift/frozen.h): see space-keep.c.
@@ -198,8 +198,8 @@ extern void space_keep_give_way (struct space *space);
  * take_kept: those noted before that it must release in addition (owned by the
  * caller), in ascending order of address; NULL and 0: none.
  */
-extern bool space_keep (struct space *space, const struct space_freed *freed,
-                        size_t nr);
+extern bool
+space_keep (struct space *space, const struct space_freed *freed, size_t nr);
 extern struct space_freed *space_take_kept (struct space *space, size_t *nr);
 
 /* The chunks of a (pinned) segment as the fold must store them: a malloc'd
@@ -224,18 +224,18 @@ extern void space_replace (struct space *space, uint64_t segment,
  */
 struct space_info {
   uint64_t free_bytes, reserved_bytes, used_bytes;
-  uint64_t waste_bytes;         /* free ones beside records */
-  uint64_t max_bytes;           /* 0: no limit */
-  uint64_t nr_segments;         /* BACKED */
-  uint64_t nr_damaged;          /* segments with an unreadable map */
-  bool contradicted;            /* a space_claim failed: a map contradicts it */
+  uint64_t waste_bytes; /* free ones beside records */
+  uint64_t max_bytes;   /* 0: no limit */
+  uint64_t nr_segments; /* BACKED */
+  uint64_t nr_damaged;  /* segments with an unreadable map */
+  bool contradicted;    /* a space_claim failed: a map contradicts it */
 };
 extern void space_get_info (struct space *space, struct space_info *info);
 
 /* How many more segments the file needs for a space_reserve of 'nr' more
  * records of 'lsize' bytes.  UINT64_MAX: max-size forbids it.
  */
-extern uint64_t space_segments_for (struct space *space, uint32_t lsize,
-                                    uint64_t nr);
+extern uint64_t
+space_segments_for (struct space *space, uint32_t lsize, uint64_t nr);
 
 #endif /* NBDEDUP_SPACE_H */

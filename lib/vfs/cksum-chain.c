@@ -30,10 +30,10 @@ struct frame_walk {
   const int *fds;
   struct cksum_chain *c;
   bool big_endian;
-  uint32_t sum[2];              /* up to the last frame that fitted */
-  uint64_t nr;                  /* frames that fitted */
-  uint64_t bad[2];              /* up to that frame */
-  uint8_t *frame[2];            /* owned */
+  uint32_t sum[2];   /* up to the last frame that fitted */
+  uint64_t nr;       /* frames that fitted */
+  uint64_t bad[2];   /* up to that frame */
+  uint8_t *frame[2]; /* owned */
 };
 
 static uint32_t
@@ -79,8 +79,7 @@ begin (struct frame_walk *w, const uint8_t *header)
       get_be (header + 4) != WAL_FORMAT || !is_page_size (w->c->page_size))
     return false;
   add_words (w->big_endian, header, 24, w->sum);
-  return w->sum[0] == get_be (header + 24) &&
-    w->sum[1] == get_be (header + 28);
+  return w->sum[0] == get_be (header + 24) && w->sum[1] == get_be (header + 28);
 }
 
 /* True if the next frame of file i continues the chain. */
@@ -93,7 +92,7 @@ fits (struct frame_walk *w, unsigned i, uint32_t sum[2])
   if (w->fds[i] == -1 ||
       full_pread (w->fds[i], frame, FRAME_HEADER_BYTES + size,
                   cksum_frame_offset (w->nr, size)) !=
-      (int64_t) (FRAME_HEADER_BYTES + size) ||
+        (int64_t) (FRAME_HEADER_BYTES + size) ||
       memcmp (frame + 8, w->c->header + 16, 8) != 0 || get_be (frame) == 0)
     return false;
   memcpy (sum, w->sum, sizeof w->sum);
@@ -159,7 +158,8 @@ cksum_chain_read (const int fds[2], unsigned which, struct cksum_chain *c,
   memset (c, 0, sizeof *c);
   if (fds[which] == -1 ||
       full_pread (fds[which], c->header, sizeof c->header, 0) !=
-      sizeof c->header || !begin (&w, c->header))
+        sizeof c->header ||
+      !begin (&w, c->header))
     return 0;
   w.bad[0] = c->bad[0] = !has_header (fds[0], c->header);
   w.bad[1] = c->bad[1] = !has_header (fds[1], c->header);
@@ -193,7 +193,7 @@ cksum_chain_repair (const int fds[2], unsigned which,
   begin (&w, c->header);
   while (w.nr < c->nr_frames) {
     frame = next_frame (&w, good);
-    if (frame == NULL) {        /* cksum_chain_read has read it */
+    if (frame == NULL) { /* cksum_chain_read has read it */
       errno = EIO;
       return -1;
     }
@@ -212,8 +212,7 @@ cksum_chain_repair (const int fds[2], unsigned which,
 }
 
 bool
-cksum_chain_db_page (int fd, uint32_t page_size, uint64_t number,
-                     uint8_t *page)
+cksum_chain_db_page (int fd, uint32_t page_size, uint64_t number, uint8_t *page)
 {
   uint64_t offset = (number - 1) * page_size;
 

@@ -23,7 +23,7 @@
 struct cksum_chain {
   uint8_t header[CKSUM_WAL_HEADER_BYTES];
   uint32_t page_size;
-  uint64_t nr_frames;           /* up to the last commit */
+  uint64_t nr_frames; /* up to the last commit */
   /* How many of the header and these frames each file lacks. */
   uint64_t bad[2];
 };

@@ -76,8 +76,7 @@ page_state (int64_t got, const uint8_t *page, uint32_t page_size,
 }
 
 static int64_t
-read_first (struct cksum_file *f, uint8_t *page, uint32_t len,
-            uint64_t offset)
+read_first (struct cksum_file *f, uint8_t *page, uint32_t len, uint64_t offset)
 {
   int rc = real_read (f, page, (int) len, (sqlite3_int64) offset);
 
@@ -108,8 +107,7 @@ check_state (struct cksum_mirror *m, enum cksum_mirror_state wanted)
 int
 cksum_mirror_copy (struct cksum_mirror *m, sqlite3 *db, uint64_t first,
                    unsigned nr,
-                   void (*fn) (void *opaque,
-                               const struct cksum_page_report *r),
+                   void (*fn) (void *opaque, const struct cksum_page_report *r),
                    void *opaque)
 {
   struct mirror_file *file = &m->files[CKSUM_DB];
@@ -172,7 +170,8 @@ cksum_mirror_copy_wal (struct cksum_mirror *m, sqlite3 *db)
     if (offset >= (uint64_t) size)
       break;
     n = (uint64_t) size - offset < WAL_PIECE
-      ? (uint32_t) ((uint64_t) size - offset) : WAL_PIECE;
+      ? (uint32_t) ((uint64_t) size - offset)
+      : WAL_PIECE;
     if (read_first (f, file->page, n, offset) != (int64_t) n)
       return nbdedup_fail (EIO, "pool.db-wal: cannot be read");
     if (mirror_write_locked (file, file->page, n, offset) == -1)
@@ -203,8 +202,8 @@ repair_locked (struct cksum_mirror *m, struct cksum_file *f,
   if ((r->second == CKSUM_PAGE_GOOD && r->first != CKSUM_PAGE_GOOD) ||
       (r->second == CKSUM_PAGE_UNUSED && r->first == CKSUM_PAGE_BAD &&
        cksum_mirror_is_distrusted (m)))
-    return mirror_write_first (f, second, (int) len,
-                               (sqlite3_int64) offset) == SQLITE_OK;
+    return mirror_write_first (f, second, (int) len, (sqlite3_int64) offset) ==
+      SQLITE_OK;
   return false;
 }
 
@@ -219,15 +218,15 @@ read_both (struct cksum_mirror *m, struct cksum_file *f, uint32_t page_size,
   p->bytes[1] = two;
   p->got[0] = read_first (f, one, page_size, offset);
   p->got[1] = cksum_mirror_state (m) == CKSUM_MIRROR_SYNCED
-    ? mirror_read_locked (file, two, page_size, offset) : -1;
+    ? mirror_read_locked (file, two, page_size, offset)
+    : -1;
   mirror_judge_locked (m, f);
 }
 
 /* Only the chosen page is good, and the other one if it is the same. */
 static void
 look_at_both (struct cksum_mirror *m, const struct mirror_page *p,
-              uint32_t page_size, uint64_t offset,
-              struct cksum_page_report *r)
+              uint32_t page_size, uint64_t offset, struct cksum_page_report *r)
 {
   enum cksum_page_state state[2] = {
     page_state (p->got[0], p->bytes[0], page_size, offset),
@@ -255,11 +254,9 @@ is_worth_telling (const struct cksum_page_report *r)
 }
 
 int
-cksum_mirror_check (struct cksum_mirror *m, sqlite3 *db, uint64_t first,
-                    unsigned nr,
-                    void (*fn) (void *opaque,
-                                const struct cksum_page_report *r),
-                    void *opaque)
+cksum_mirror_check (
+  struct cksum_mirror *m, sqlite3 *db, uint64_t first, unsigned nr,
+  void (*fn) (void *opaque, const struct cksum_page_report *r), void *opaque)
 {
   struct mirror_file *file = &m->files[CKSUM_DB];
   uint32_t page_size = cksum_get_page_size (m->shared);
@@ -282,8 +279,8 @@ cksum_mirror_check (struct cksum_mirror *m, sqlite3 *db, uint64_t first,
       if (check_state (m, CKSUM_MIRROR_SYNCED) == -1)
         return -1;
       look_at_both (m, &both, page_size, offset, &r);
-      r.repaired = repair_locked (m, f, file, &r, both.bytes[0],
-                                  both.bytes[1], page_size, offset);
+      r.repaired = repair_locked (m, f, file, &r, both.bytes[0], both.bytes[1],
+                                  page_size, offset);
     }
     if (is_worth_telling (&r))
       fn (opaque, &r);
@@ -292,8 +289,7 @@ cksum_mirror_check (struct cksum_mirror *m, sqlite3 *db, uint64_t first,
 }
 
 int
-cksum_mirror_trust_both (struct cksum_mirror *m, sqlite3 *db,
-                         uint64_t changes)
+cksum_mirror_trust_both (struct cksum_mirror *m, sqlite3 *db, uint64_t changes)
 {
   struct mirror_file *file = &m->files[CKSUM_DB];
   struct cksum_file *f = db_of (db);
@@ -372,7 +368,7 @@ cksum_page_blank (sqlite3 *db, uint64_t number)
   struct cksum_mirror *m = f == NULL ? NULL : cksum_get_mirror (f->shared);
 
   return m == NULL ? nbdedup_fail (EIO, "pool.db: not open")
-    : blank_page (m, f, number);
+                   : blank_page (m, f, number);
 }
 
 /* Fail unless it is certain that the page is lost. */
@@ -391,13 +387,17 @@ judge_loss (struct cksum_mirror *m, const struct mirror_page *p,
       goto unknown;
   if (p->got[0] == -1 ||
       (p->got[1] == -1 && cksum_mirror_state (m) == CKSUM_MIRROR_SYNCED))
-    return nbdedup_fail (EIO, "pool.db: page %" PRIu64 " cannot be read: try "
-                         "again when the disk can read it", number);
+    return nbdedup_fail (EIO,
+                         "pool.db: page %" PRIu64 " cannot be read: try "
+                         "again when the disk can read it",
+                         number);
   return 0;
 
- unknown:
-  return nbdedup_fail (EIO, "pool.db: another program wrote to it, and page %"
-                       PRIu64 " cannot be trusted: restore a backup", number);
+unknown:
+  return nbdedup_fail (EIO,
+                       "pool.db: another program wrote to it, and page %" PRIu64
+                       " cannot be trusted: restore a backup",
+                       number);
 }
 
 int
@@ -426,7 +426,8 @@ frame_state (int64_t got, const uint8_t *page, uint32_t page_size,
   if (got != (int64_t) page_size)
     return CKSUM_PAGE_UNREADABLE;
   return cksum_frame_cksum (page, page_size, frame) == expected
-    ? CKSUM_PAGE_GOOD : CKSUM_PAGE_BAD;
+    ? CKSUM_PAGE_GOOD
+    : CKSUM_PAGE_BAD;
 }
 
 int
@@ -457,11 +458,9 @@ cksum_mirror_check_wal (struct cksum_mirror *m, sqlite3 *db,
         break;
       r.first = frame_state (read_first (f, one, page_size, offset), one,
                              page_size, frame, expected);
-      r.second = frame_state (mirror_read_locked (file, two, page_size,
-                                                  offset),
+      r.second = frame_state (mirror_read_locked (file, two, page_size, offset),
                               two, page_size, frame, expected);
-      r.repaired = repair_locked (m, f, file, &r, one, two, page_size,
-                                  offset);
+      r.repaired = repair_locked (m, f, file, &r, one, two, page_size, offset);
     }
     if (is_worth_telling (&r))
       fn (opaque, &r);

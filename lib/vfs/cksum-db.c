@@ -52,8 +52,7 @@ page_cksum (const uint8_t *page, uint32_t page_size, uint64_t offset)
 }
 
 bool
-cksum_page_is_good (const uint8_t *page, uint32_t page_size,
-                    uint64_t offset)
+cksum_page_is_good (const uint8_t *page, uint32_t page_size, uint64_t offset)
 {
   return get_le64 (page + page_size - CKSUM_RESERVE) ==
     page_cksum (page, page_size, offset);
@@ -103,8 +102,8 @@ db_page_size (struct cksum_file *f, uint32_t *page_size)
   if (*page_size == 0)
     *page_size = cksum_mirror_header (f);
   if (*page_size == 0)
-    return rc == SQLITE_OK || rc == SQLITE_IOERR_SHORT_READ
-      ? SQLITE_IOERR_DATA : rc;
+    return rc == SQLITE_OK || rc == SQLITE_IOERR_SHORT_READ ? SQLITE_IOERR_DATA
+                                                            : rc;
   cksum_set_page_size (f->shared, *page_size);
   return SQLITE_OK;
 }

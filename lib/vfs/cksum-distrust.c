@@ -75,7 +75,7 @@ mirror_note_copy_locked (void *mirror)
 
 struct judged {
   struct cksum_mirror *m;
-  struct cksum_file *f;         /* NULL: the copy */
+  struct cksum_file *f; /* NULL: the copy */
 };
 
 static int
@@ -89,9 +89,9 @@ read_judged_locked (void *opaque, uint64_t page, uint64_t *sum)
 
   assert_held (&file->lock);
   if (j->f != NULL
-      ? real_read (j->f, buf, (int) page_size, (sqlite3_int64) offset) !=
-        SQLITE_OK
-      : full_pread (file->fd, buf, page_size, offset) != (int64_t) page_size)
+        ? real_read (j->f, buf, (int) page_size, (sqlite3_int64) offset) !=
+          SQLITE_OK
+        : full_pread (file->fd, buf, page_size, offset) != (int64_t) page_size)
     return -1;
   if (!cksum_page_is_good (buf, page_size, offset))
     return 0;
@@ -106,8 +106,10 @@ judge (struct judged j, struct cksum_own *own, unsigned side)
   WITH_LOCK (&own->lock);
   if (touch_of (j.m, side) == NOTICED)
     atomic_store (&j.m->touch[side],
-                  cksum_own_is_of_another_moment_locked
-                  (own, read_judged_locked, &j) ? FOREIGN : TOUCHED);
+                  cksum_own_is_of_another_moment_locked (own,
+                                                         read_judged_locked, &j)
+                    ? FOREIGN
+                    : TOUCHED);
 }
 
 /* "distrusted" makes that durable before our next change. */
@@ -211,8 +213,7 @@ cksum_first_is_right (struct cksum_shared *s, const uint8_t *page,
 {
   struct cksum_mirror *m = cksum_get_mirror (s);
 
-  if (m != NULL && !cksum_knows_page (s, offset / page_size) &&
-      is_doubtful (m))
+  if (m != NULL && !cksum_knows_page (s, offset / page_size) && is_doubtful (m))
     return false;
   return cksum_page_is_right (s, page, page_size, offset);
 }

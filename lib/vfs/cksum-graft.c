@@ -13,8 +13,8 @@
 #include "vfs/cksum-int.h"
 
 bool
-cksum_graft_read (const struct cksum_file *f, uint8_t *page,
-                  uint32_t page_size, uint64_t offset)
+cksum_graft_read (const struct cksum_file *f, uint8_t *page, uint32_t page_size,
+                  uint64_t offset)
 {
   const struct cksum_graft *g = f->graft;
   uint64_t number = offset / page_size + 1;
@@ -35,7 +35,8 @@ cksum_graft_set (sqlite3 *db, const struct cksum_graft *graft)
   struct cksum_file *f = NULL;
 
   if (sqlite3_file_control (db, "main", SQLITE_FCNTL_FILE_POINTER, &f) !=
-      SQLITE_OK || f == NULL || f->base.pMethods == NULL)
+        SQLITE_OK ||
+      f == NULL || f->base.pMethods == NULL)
     return nbdedup_fail (EIO, "pool.db: not open");
   /* The connection's cache has pages from before the graft. */
   sqlite3_db_release_memory (db);

@@ -18,9 +18,9 @@
 
 struct cksum_graft {
   struct cksum_graft_page {
-    uint32_t number;            /* from 1 */
+    uint32_t number; /* from 1 */
     uint8_t *image;
-  } *p;                         /* ascending */
+  } *p; /* ascending */
   size_t nr;
 };
 

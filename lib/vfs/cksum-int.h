@@ -36,19 +36,21 @@ struct cksum_mirror;
 struct cksum_graft;
 
 enum role {
-  ROLE_OTHER, ROLE_MAIN, ROLE_WAL,
-  ROLE_EMPTY,                   /* read-only: a WAL that does not exist; no
+  ROLE_OTHER,
+  ROLE_MAIN,
+  ROLE_WAL,
+  ROLE_EMPTY, /* read-only: a WAL that does not exist; no
                                  * real file follows */
 };
 
 /* One open file.  The real VFS's file follows it in memory. */
 struct cksum_file {
-  sqlite3_file base;            /* must be first */
+  sqlite3_file base; /* must be first */
   enum role role;
-  struct cksum_shared *shared;  /* a reference; NULL for ROLE_OTHER */
-  uint8_t *page;                /* owned; PAGE_SIZE_MAX bytes, or NULL:
+  struct cksum_shared *shared;     /* a reference; NULL for ROLE_OTHER */
+  uint8_t *page;                   /* owned; PAGE_SIZE_MAX bytes, or NULL:
                                  * one thread at a time uses a file */
-  const struct cksum_graft *graft;      /* not owned; NULL: none */
+  const struct cksum_graft *graft; /* not owned; NULL: none */
 };
 
 static_assert (sizeof (struct cksum_file) % 8 == 0,
@@ -80,7 +82,8 @@ real_read (struct cksum_file *f, void *buf, int len, sqlite3_int64 offset)
 
   if (rc == SQLITE_IOERR_READ &&
       real->pMethods->xFileControl (real, SQLITE_FCNTL_LAST_ERRNO, &err) ==
-      SQLITE_OK && err == ENOMEM)
+        SQLITE_OK &&
+      err == ENOMEM)
     return SQLITE_IOERR_NOMEM;
   return rc;
 }
@@ -114,8 +117,8 @@ is_page_size (uint64_t size)
  */
 
 extern int cksum_close (sqlite3_file *file);
-extern int cksum_read (sqlite3_file *file, void *buf, int len,
-                       sqlite3_int64 offset);
+extern int
+cksum_read (sqlite3_file *file, void *buf, int len, sqlite3_int64 offset);
 
 /*----------------------------------------------------------------------
  * cksum-shared.c.  Threads: all functions lock by themselves.
@@ -166,25 +169,25 @@ extern bool cksum_is_first_help (struct cksum_shared *s);
 extern uint32_t cksum_get_page_size (struct cksum_shared *s);
 extern void cksum_set_page_size (struct cksum_shared *s, uint32_t page_size);
 extern uint32_t cksum_get_wal_page_size (struct cksum_shared *s);
-extern void cksum_set_wal_page_size (struct cksum_shared *s,
-                                     uint32_t page_size);
+extern void
+cksum_set_wal_page_size (struct cksum_shared *s, uint32_t page_size);
 
 /* The checksum of a frame's page.  Set: SQLITE_OK or SQLITE_IOERR_NOMEM;
  * FRAME_UNKNOWN needs no memory.
  */
 extern uint64_t cksum_get_frame (struct cksum_shared *s, uint64_t frame);
-extern int cksum_set_frame (struct cksum_shared *s, uint64_t frame,
-                            uint64_t cksum);
+extern int
+cksum_set_frame (struct cksum_shared *s, uint64_t frame, uint64_t cksum);
 
 /* True if this is the checksum that the page, counted from 0, had when it was
  * last written, or first read.  If neither has happened, remember it.
  */
-extern bool cksum_expect_page (struct cksum_shared *s, uint64_t page,
-                               uint64_t cksum);
+extern bool
+cksum_expect_page (struct cksum_shared *s, uint64_t page, uint64_t cksum);
 extern bool cksum_knows_page (struct cksum_shared *s, uint64_t page);
 /* Pass FRAME_UNKNOWN if a write has failed. */
-extern void cksum_set_page (struct cksum_shared *s, uint64_t page,
-                            uint64_t cksum);
+extern void
+cksum_set_page (struct cksum_shared *s, uint64_t page, uint64_t cksum);
 
 /* The WAL was cut to 'size' bytes. */
 extern void cksum_forget_frames (struct cksum_shared *s, uint64_t size);
@@ -197,8 +200,8 @@ extern void cksum_forget_frames (struct cksum_shared *s, uint64_t size);
  * whose pages have room for checksums.
  */
 extern uint32_t cksum_parse_db_header (const uint8_t *h);
-extern bool cksum_page_is_good (const uint8_t *page, uint32_t page_size,
-                                uint64_t offset);
+extern bool
+cksum_page_is_good (const uint8_t *page, uint32_t page_size, uint64_t offset);
 /* Good, and not an older version that another program put in its place. */
 extern bool cksum_page_is_right (struct cksum_shared *s, const uint8_t *page,
                                  uint32_t page_size, uint64_t offset);
@@ -208,11 +211,11 @@ extern bool cksum_page_is_right (struct cksum_shared *s, const uint8_t *page,
 extern bool cksum_first_is_right (struct cksum_shared *s, const uint8_t *page,
                                   uint32_t page_size, uint64_t offset);
 /* Write the checksum into the page. */
-extern void cksum_page_seal (uint8_t *page, uint32_t page_size,
-                             uint64_t offset);
+extern void
+cksum_page_seal (uint8_t *page, uint32_t page_size, uint64_t offset);
 /* The checksum of a frame's page; never FRAME_UNKNOWN. */
-extern uint64_t cksum_frame_cksum (const uint8_t *page, uint32_t page_size,
-                                   uint64_t frame);
+extern uint64_t
+cksum_frame_cksum (const uint8_t *page, uint32_t page_size, uint64_t frame);
 
 static inline uint64_t
 cksum_frame_offset (uint64_t frame, uint32_t page_size)
@@ -230,16 +233,15 @@ extern int cksum_mirror_sync (struct cksum_file *f, int flags);
 /* 'keep': do not shorten the first file, to keep its room.  A WAL without a
  * header counts as empty, and a database's header has its number of pages.
  */
-extern int cksum_mirror_truncate (struct cksum_file *f, sqlite3_int64 size,
-                                  bool keep);
+extern int
+cksum_mirror_truncate (struct cksum_file *f, sqlite3_int64 size, bool keep);
 extern void cksum_mirror_wal_removed (struct cksum_mirror *m);
 
 /* Read from the copy a page, or a frame's page, that is not right in the first
  * file; false if the copy cannot help.  Changes 'page' in any case.
  */
 extern bool cksum_mirror_read_page (struct cksum_file *f, uint8_t *page,
-                                    uint32_t page_size,
-                                    sqlite3_int64 offset);
+                                    uint32_t page_size, sqlite3_int64 offset);
 extern bool cksum_mirror_read_frame (struct cksum_file *f, uint8_t *page,
                                      uint32_t page_size, uint64_t frame);
 /* The page size according to the copy's header, or 0. */
@@ -251,13 +253,13 @@ extern void cksum_mirror_size (struct cksum_file *f, sqlite3_int64 *size);
  * cksum-db.c, cksum-wal.c: SQLite's result codes.
  */
 
-extern int cksum_db_read (struct cksum_file *f, void *buf, int len,
-                          sqlite3_int64 offset);
+extern int
+cksum_db_read (struct cksum_file *f, void *buf, int len, sqlite3_int64 offset);
 extern int cksum_db_write (struct cksum_file *f, const void *buf, int len,
                            sqlite3_int64 offset);
 extern int cksum_db_size (struct cksum_file *f, sqlite3_int64 *size);
-extern int cksum_wal_read (struct cksum_file *f, void *buf, int len,
-                           sqlite3_int64 offset);
+extern int
+cksum_wal_read (struct cksum_file *f, void *buf, int len, sqlite3_int64 offset);
 extern int cksum_wal_write (struct cksum_file *f, const void *buf, int len,
                             sqlite3_int64 offset);
 
@@ -282,13 +284,12 @@ extern size_t cksum_wal_path_len (const char *path);
  * help.  Changes 'page' in any case.
  */
 extern bool cksum_readonly_read_page (struct cksum_file *f, uint8_t *page,
-                                      uint32_t page_size,
-                                      sqlite3_int64 offset);
+                                      uint32_t page_size, sqlite3_int64 offset);
 
 /* Register the read-only VFS, on the same 'real' one.  It inherits from
  * 'writable' the methods that it does not replace.  SQLite's result code.
  */
-extern int cksum_readonly_register (sqlite3_vfs *real,
-                                    const sqlite3_vfs *writable);
+extern int
+cksum_readonly_register (sqlite3_vfs *real, const sqlite3_vfs *writable);
 
 #endif /* NBDEDUP_CKSUM_INT_H */

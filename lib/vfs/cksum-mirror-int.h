@@ -23,33 +23,33 @@ enum { CKSUM_DB, CKSUM_WAL };
 /* The state of a database to which only this process should write. */
 enum mirror_touch {
   UNTOUCHED,
-  NOTICED,                      /* another program wrote to it; not judged */
-  TOUCHED,                      /* single pages may not be ours */
-  FOREIGN,                      /* as a whole it is of another moment */
+  NOTICED, /* another program wrote to it; not judged */
+  TOUCHED, /* single pages may not be ours */
+  FOREIGN, /* as a whole it is of another moment */
 };
 
 struct mirror_file {
-  struct cksum_mirror *mirror;  /* constant */
+  struct cksum_mirror *mirror; /* constant */
   /* Held during a write to both files; protects the rest.  Lock order: the
    * database's before the WAL's.
    */
   struct lock lock;
   char path[PATH_MAX];
-  int fd;                       /* -1: not open */
-  bool is_new;                  /* its name is not durable yet */
-  struct cksum_own own;         /* the database's only: each WAL frame's
+  int fd;               /* -1: not open */
+  bool is_new;          /* its name is not durable yet */
+  struct cksum_own own; /* the database's only: each WAL frame's
                                  * checksum is known */
-  int failed;                   /* errno of writing the gathered bytes, for a
+  int failed;           /* errno of writing the gathered bytes, for a
                                  * sync or a reader; else 0 */
-  uint8_t *gathered;            /* owned; not written yet */
+  uint8_t *gathered;    /* owned; not written yet */
   size_t nr_gathered;
   uint64_t gathered_at;
-  uint8_t *page;                /* owned; room for three frames */
+  uint8_t *page; /* owned; room for three frames */
 };
 
 struct cksum_mirror {
-  char *path;                   /* owned; of the database */
-  struct cksum_shared *shared;  /* a reference */
+  char *path;                  /* owned; of the database */
+  struct cksum_shared *shared; /* a reference */
   struct cksum_mirror_ops ops;
   struct mirror_file files[2];
 
@@ -59,18 +59,18 @@ struct cksum_mirror {
   atomic_int state;
   _Atomic uint64_t taken, repaired;
 
-  struct cksum_own first;       /* the database; its lock is taken inside a
+  struct cksum_own first; /* the database; its lock is taken inside a
                                  * file's */
   /* The state of the database and of its copy.  Set each with its cksum_own's
    * lock held, except in cksum_mirror_trust and when a copy starts.
    */
   _Atomic enum mirror_touch touch[2];
-  _Atomic uint64_t nr_foreign;  /* changes that are not ours */
-  uint64_t nr_foreign_before;   /* before the copy was begun; with the
+  _Atomic uint64_t nr_foreign; /* changes that are not ours */
+  uint64_t nr_foreign_before;  /* before the copy was begun; with the
                                  * database's file's lock */
-  atomic_bool distrusted;       /* at the last call of "distrusted" */
+  atomic_bool distrusted;      /* at the last call of "distrusted" */
 
-  struct lock events_lock;      /* protects the rest */
+  struct lock events_lock; /* protects the rest */
   struct cksum_mirror_event named[EVENTS_MAX];
   unsigned nr_named, nr_told;
 };
@@ -79,8 +79,8 @@ struct cksum_mirror {
  * the checksum is not known.  If there is a copy hold the file's lock, which
  * the thread that compares the two holds, too.  SQLite's result code.
  */
-extern int cksum_write_first (struct cksum_file *f, const uint8_t *buf,
-                              int len, sqlite3_int64 offset);
+extern int cksum_write_first (struct cksum_file *f, const uint8_t *buf, int len,
+                              sqlite3_int64 offset);
 /* As real_write; for the database it counts as our own change.  With the file's
  * lock.
  */
@@ -110,7 +110,7 @@ extern void mirror_tell_trust (struct cksum_mirror *m);
 /* One page, as read from both files. */
 struct mirror_page {
   const uint8_t *bytes[2];
-  int64_t got[2];               /* as from full_pread */
+  int64_t got[2]; /* as from full_pread */
 };
 
 /* Choose the right one: 0, 1, or -1: none, or not known.  With the lock, after

@@ -124,8 +124,8 @@ mirror_lose (struct cksum_mirror *m, const char *why)
   do {
     if (state != CKSUM_MIRROR_BUILDING && state != CKSUM_MIRROR_SYNCED)
       return;
-  } while (!atomic_compare_exchange_weak (&m->state, &state,
-                                          CKSUM_MIRROR_LOST));
+  } while (
+    !atomic_compare_exchange_weak (&m->state, &state, CKSUM_MIRROR_LOST));
   m->ops.lost (m->ops.opaque, why);
   /* Keep the copy if another program wrote to the first file: the administrator
    * may need both.
@@ -150,13 +150,13 @@ is_foreign (struct mirror_file *file)
 }
 
 static void
-lose_errno (struct cksum_mirror *m, struct mirror_file *file,
-            const char *what)
+lose_errno (struct cksum_mirror *m, struct mirror_file *file, const char *what)
 {
   char why[160];
 
-  snprintf (why, sizeof why, "%s: %s", what, is_foreign (file)
-            ? "another program wrote to it" : strerror (errno));
+  snprintf (why, sizeof why, "%s: %s", what,
+            is_foreign (file) ? "another program wrote to it"
+                              : strerror (errno));
   mirror_lose (m, why);
   close_locked (file);
 }
@@ -180,8 +180,7 @@ cksum_mirror_trust (struct cksum_mirror *m)
   enum mirror_touch touched = TOUCHED;
   int state = CKSUM_MIRROR_BUILDING;
 
-  if (!atomic_compare_exchange_strong (&m->state, &state,
-                                       CKSUM_MIRROR_SYNCED))
+  if (!atomic_compare_exchange_strong (&m->state, &state, CKSUM_MIRROR_SYNCED))
     return false;
   /* The copy was made from the first file, so comparing would find nothing,
    * unless there were changes since copying began.
@@ -210,8 +209,10 @@ open_locked (struct mirror_file *file)
   if (file->fd != -1)
     return 0;
   file->is_new = access (file->path, F_OK) == -1;
-  file->fd = open_owned (file->path, O_RDWR | O_CLOEXEC | O_NOFOLLOW |
-                         O_NONBLOCK | O_NOCTTY, 0600);
+  file->fd = open_owned (file->path,
+                         O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK |
+                           O_NOCTTY,
+                         0600);
   if (file->fd == -1)
     return -1;
   if (fstat (file->fd, &st) == -1 || !S_ISREG (st.st_mode)) {
@@ -240,7 +241,7 @@ start_locked (struct cksum_mirror *m, bool synced, bool keep)
    * before, or a crashed process, may have created them.
    */
   db->is_new = wal->is_new = true;
- done:
+done:
   m->nr_foreign_before = m->nr_foreign;
   cksum_own_watch (&m->first, m->path);
   cksum_own_watch (&db->own, db->path);
@@ -261,8 +262,7 @@ cksum_mirror_start (struct cksum_mirror *m, const char *copy, bool synced,
   close_locked (db);
   close_locked (wal);
   if (strlen (copy) >= sizeof db->path)
-    return nbdedup_fail (ENAMETOOLONG, "%s: %s", copy,
-                         strerror (ENAMETOOLONG));
+    return nbdedup_fail (ENAMETOOLONG, "%s: %s", copy, strerror (ENAMETOOLONG));
   snprintf (db->path, sizeof db->path, "%s", copy);
   snprintf (wal->path, sizeof wal->path, "%s-wal", copy);
   if (start_locked (m, synced, keep) == -1) {
@@ -271,8 +271,8 @@ cksum_mirror_start (struct cksum_mirror *m, const char *copy, bool synced,
     close_locked (wal);
     return -1;
   }
-  atomic_store (&m->state, synced ? CKSUM_MIRROR_SYNCED
-                : CKSUM_MIRROR_BUILDING);
+  atomic_store (&m->state,
+                synced ? CKSUM_MIRROR_SYNCED : CKSUM_MIRROR_BUILDING);
   return 0;
 }
 
@@ -390,8 +390,7 @@ flush_locked (struct mirror_file *file)
 
   assert_held (&file->lock);
   file->nr_gathered = 0;
-  if (n > 0 &&
-      write_own (file, file->gathered, n, file->gathered_at) == -1)
+  if (n > 0 && write_own (file, file->gathered, n, file->gathered_at) == -1)
     file->failed = errno;
   if (file->failed == 0)
     return 0;
@@ -435,7 +434,7 @@ mirror_sync_locked (struct mirror_file *file)
 {
   assert_held (&file->lock);
   if (file->fd == -1)
-    return 0;                   /* nothing was written */
+    return 0; /* nothing was written */
   if (flush_locked (file) == -1 || full_datasync (file->fd) == -1)
     return -1;
   /* Keep the database in the page cache, because it is read; drop its copy.
@@ -517,8 +516,9 @@ cksum_write_first (struct cksum_file *f, const uint8_t *buf, int len,
   int rc = mirror_write_first (f, buf, len, offset);
 
   if (f->role == ROLE_MAIN)
-    cksum_set_page (f->shared, (uint64_t) (offset / len), rc != SQLITE_OK
-                    ? FRAME_UNKNOWN : get_le64 (buf + len - CKSUM_RESERVE));
+    cksum_set_page (f->shared, (uint64_t) (offset / len),
+                    rc != SQLITE_OK ? FRAME_UNKNOWN
+                                    : get_le64 (buf + len - CKSUM_RESERVE));
   return rc;
 }
 
@@ -536,8 +536,7 @@ mirror_write (struct cksum_file *f, const void *buf, int len,
   WITH_LOCK (&file->lock);
   rc = cksum_write_first (f, buf, len, offset);
   if (rc == SQLITE_OK && is_usable_locked (m, file) &&
-      mirror_write_locked (file, buf, (size_t) len,
-                           (uint64_t) offset) == -1)
+      mirror_write_locked (file, buf, (size_t) len, (uint64_t) offset) == -1)
     lose_errno (m, file, "writing");
   return rc;
 }
@@ -549,8 +548,10 @@ cksum_mirror_write (struct cksum_file *f, const void *buf, int len,
   const int rc = mirror_write (f, buf, len, offset);
 
   if (rc == SQLITE_OK)
-    cksum_count_written (f->shared, f->role == ROLE_WAL ? CKSUM_WRITTEN_WAL
-                         : CKSUM_WRITTEN_DB, (uint64_t) len);
+    cksum_count_written (f->shared,
+                         f->role == ROLE_WAL ? CKSUM_WRITTEN_WAL
+                                             : CKSUM_WRITTEN_DB,
+                         (uint64_t) len);
   return rc;
 }
 
@@ -564,8 +565,8 @@ sync_real (sqlite3_file *real, int flags)
     err = 0;
     rc = real->pMethods->xSync (real, flags);
   } while (rc == SQLITE_IOERR_FSYNC &&
-           real->pMethods->xFileControl (real, SQLITE_FCNTL_LAST_ERRNO,
-                                         &err) == SQLITE_OK &&
+           real->pMethods->xFileControl (real, SQLITE_FCNTL_LAST_ERRNO, &err) ==
+             SQLITE_OK &&
            err == EINTR);
   return rc;
 }
@@ -645,7 +646,7 @@ truncate_first (struct cksum_file *f, sqlite3_int64 size, bool keep)
 
   if (keep)
     return f->role == ROLE_WAL ? real_write (f, zeroes, sizeof zeroes, 0)
-      : SQLITE_OK;
+                               : SQLITE_OK;
   if (m == NULL || f->role != ROLE_MAIN)
     return real->pMethods->xTruncate (real, size);
   rc = begin_first_locked (m, f);
@@ -702,21 +703,21 @@ repair_locked (struct cksum_file *f, const uint8_t *good, int len,
 {
   if (read_rc != SQLITE_OK && read_rc != SQLITE_IOERR_SHORT_READ)
     return false;
-  return mirror_write_first (f, good, len,
-                             (sqlite3_int64) offset) == SQLITE_OK;
+  return mirror_write_first (f, good, len, (sqlite3_int64) offset) == SQLITE_OK;
 }
 
 /* The result that full_pread would return; a short read counts as 0. */
 static int64_t
 got_first (int rc, uint32_t page_size)
 {
-  return rc == SQLITE_OK ? (int64_t) page_size
-    : rc == SQLITE_IOERR_SHORT_READ ? 0 : -1;
+  return rc == SQLITE_OK            ? (int64_t) page_size
+    : rc == SQLITE_IOERR_SHORT_READ ? 0
+                                    : -1;
 }
 
 bool
-cksum_mirror_read_page (struct cksum_file *f, uint8_t *page,
-                        uint32_t page_size, sqlite3_int64 offset)
+cksum_mirror_read_page (struct cksum_file *f, uint8_t *page, uint32_t page_size,
+                        sqlite3_int64 offset)
 {
   struct cksum_mirror *m = cksum_get_mirror (f->shared);
   struct cksum_mirror_event e = {
@@ -734,7 +735,8 @@ cksum_mirror_read_page (struct cksum_file *f, uint8_t *page,
     /* Read again: a checkpoint may have written the page meanwhile. */
     rc = real_read (f, page, (int) page_size, offset);
     both = (struct mirror_page) {
-      { page, file->page }, { got_first (rc, page_size), -1 },
+      { page, file->page },
+      { got_first (rc, page_size), -1 },
     };
     if (cksum_mirror_state (m) == CKSUM_MIRROR_SYNCED)
       both.got[1] = mirror_read_locked (file, file->page, page_size,
@@ -757,8 +759,7 @@ cksum_mirror_read_frame (struct cksum_file *f, uint8_t *page,
 {
   struct cksum_mirror *m = cksum_get_mirror (f->shared);
   struct cksum_mirror_event e = { .wal = true, .number = frame };
-  uint64_t offset = cksum_frame_offset (frame, page_size) +
-    FRAME_HEADER_BYTES;
+  uint64_t offset = cksum_frame_offset (frame, page_size) + FRAME_HEADER_BYTES;
   struct mirror_file *file;
   uint64_t expected;
   int rc;
@@ -776,7 +777,7 @@ cksum_mirror_read_frame (struct cksum_file *f, uint8_t *page,
         cksum_frame_cksum (page, page_size, frame) == expected)
       return true;
     if (mirror_read_locked (file, page, page_size, offset) !=
-        (int64_t) page_size ||
+          (int64_t) page_size ||
         cksum_frame_cksum (page, page_size, frame) != expected)
       return false;
     e.repaired = repair_locked (f, page, (int) page_size, offset, rc);

@@ -66,14 +66,16 @@
 struct cksum_mirror;
 
 enum cksum_mirror_state {
-  CKSUM_MIRROR_OFF, CKSUM_MIRROR_BUILDING, CKSUM_MIRROR_SYNCED,
+  CKSUM_MIRROR_OFF,
+  CKSUM_MIRROR_BUILDING,
+  CKSUM_MIRROR_SYNCED,
   CKSUM_MIRROR_LOST
 };
 
 /* A page that the VFS read from the copy. */
 struct cksum_mirror_event {
-  bool wal;                     /* 'number' is a frame's, from 0; else the */
-  uint64_t number;              /* number of a page, from 1 */
+  bool wal;        /* 'number' is a frame's, from 0; else the */
+  uint64_t number; /* number of a page, from 1 */
   bool repaired;
 };
 
@@ -145,8 +147,8 @@ extern uint64_t cksum_mirror_foreign_changes (struct cksum_mirror *m);
  */
 
 /* The number of pages in the database's file; -1 with a text. */
-extern int cksum_mirror_pages (struct cksum_mirror *m, sqlite3 *db,
-                               uint64_t *pages);
+extern int
+cksum_mirror_pages (struct cksum_mirror *m, sqlite3 *db, uint64_t *pages);
 
 /* Check whether another program wrote to either; true if the first file is
  * distrusted.
@@ -156,27 +158,27 @@ extern bool cksum_mirror_look (struct cksum_mirror *m, sqlite3 *db);
 /* The state of one copy of a page. */
 enum cksum_page_state {
   CKSUM_PAGE_GOOD,
-  CKSUM_PAGE_UNUSED,            /* never written: zeroes */
-  CKSUM_PAGE_BAD,               /* wrong checksum */
-  CKSUM_PAGE_UNREADABLE,        /* the disk failed, or the file is short */
+  CKSUM_PAGE_UNUSED,     /* never written: zeroes */
+  CKSUM_PAGE_BAD,        /* wrong checksum */
+  CKSUM_PAGE_UNREADABLE, /* the disk failed, or the file is short */
 };
 
 struct cksum_page_report {
-  uint64_t number;              /* as in an event */
+  uint64_t number; /* as in an event */
   bool wal;
   enum cksum_page_state first, second;
-  bool differ;                  /* both good, but not the same */
+  bool differ; /* both good, but not the same */
   bool repaired;
 };
 
 /* Copy up to 'nr' pages from page 'first' (from 1) on, as they are.  Report bad
  * ones, which cannot be repaired, to 'fn'.  -1: the copy is lost, or no memory.
  */
-extern int cksum_mirror_copy (struct cksum_mirror *m, sqlite3 *db,
-                              uint64_t first, unsigned nr,
-                              void (*fn) (void *opaque,
-                                          const struct cksum_page_report *r),
-                              void *opaque);
+extern int
+cksum_mirror_copy (struct cksum_mirror *m, sqlite3 *db, uint64_t first,
+                   unsigned nr,
+                   void (*fn) (void *opaque, const struct cksum_page_report *r),
+                   void *opaque);
 /* Sync the copy of the database. */
 extern int cksum_mirror_sync_copy (struct cksum_mirror *m);
 /* Copy the WAL, then sync both files of the copy. */
@@ -186,25 +188,21 @@ extern int cksum_mirror_copy_wal (struct cksum_mirror *m, sqlite3 *db);
  * the bad one.  Report each page to 'fn' unless both copies are good and equal.
  * 0; -1 with a text: not SYNCED, or no memory.
  */
-extern int cksum_mirror_check (struct cksum_mirror *m, sqlite3 *db,
-                               uint64_t first, unsigned nr,
-                               void (*fn) (void *opaque,
-                                           const struct cksum_page_report *r),
-                               void *opaque);
+extern int cksum_mirror_check (
+  struct cksum_mirror *m, sqlite3 *db, uint64_t first, unsigned nr,
+  void (*fn) (void *opaque, const struct cksum_page_report *r), void *opaque);
 /* The same for the frames of the WAL. */
-extern int cksum_mirror_check_wal (struct cksum_mirror *m, sqlite3 *db,
-                                   void (*fn) (void *opaque,
-                                               const struct
-                                               cksum_page_report *r),
-                                   void *opaque);
+extern int cksum_mirror_check_wal (
+  struct cksum_mirror *m, sqlite3 *db,
+  void (*fn) (void *opaque, const struct cksum_page_report *r), void *opaque);
 
 /* Call it when all pages have been compared, and each was good in the end: sync
  * them, and trust both files again, unless another program wrote to one since
  * cksum_mirror_foreign_changes returned 'changes'.  1; 0: not yet; -1 with a
  * text.
  */
-extern int cksum_mirror_trust_both (struct cksum_mirror *m, sqlite3 *db,
-                                    uint64_t changes);
+extern int
+cksum_mirror_trust_both (struct cksum_mirror *m, sqlite3 *db, uint64_t changes);
 
 /* Write zeroes over each page that is damaged in all copies; nothing may refer
  * to such a page any more.  -1 with a text.

@@ -89,8 +89,7 @@ note_locked (struct cksum_own *o)
     return false;
   }
   differs = o->known &&
-    (st.st_size != o->size ||
-     st.st_mtim.tv_sec != o->modified.tv_sec ||
+    (st.st_size != o->size || st.st_mtim.tv_sec != o->modified.tv_sec ||
      st.st_mtim.tv_nsec != o->modified.tv_nsec);
   o->known = true;
   o->size = st.st_size;
@@ -190,8 +189,7 @@ cksum_own_cut_locked (struct cksum_own *o, uint64_t page)
 
 bool
 cksum_own_is_of_another_moment_locked (struct cksum_own *o,
-                                       int (*read) (void *opaque,
-                                                    uint64_t page,
+                                       int (*read) (void *opaque, uint64_t page,
                                                     uint64_t *sum),
                                        void *opaque)
 {

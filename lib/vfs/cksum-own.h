@@ -37,23 +37,25 @@
 #define CKSUM_OWN_WRITTEN 16
 
 struct cksum_own {
-  void (*changed) (void *opaque);       /* constant */
+  void (*changed) (void *opaque); /* constant */
   void *opaque;
-  struct lock lock;             /* protects the rest */
-  int fd;                       /* O_PATH; -1: not watched */
-  bool known;                   /* the next two are what the file has */
+  struct lock lock; /* protects the rest */
+  int fd;           /* O_PATH; -1: not watched */
+  bool known;       /* the next two are what the file has */
   struct timespec modified;
   off_t size;
   /* A ring of the pages written last, counted from 0, and their checksums. */
-  struct { uint64_t page, sum; } written[CKSUM_OWN_WRITTEN];
+  struct {
+    uint64_t page, sum;
+  } written[CKSUM_OWN_WRITTEN];
   unsigned nr_written, next_written;
 };
 
 /* The module calls 'changed' once per detected change, with the lock held, so
  * that no change of ours comes in between.
  */
-extern void cksum_own_init (struct cksum_own *o,
-                            void (*changed) (void *opaque), void *opaque);
+extern void cksum_own_init (struct cksum_own *o, void (*changed) (void *opaque),
+                            void *opaque);
 extern void cksum_own_destroy (struct cksum_own *o);
 
 /* Watch the file from now on, unless it is watched already or cannot be
@@ -70,8 +72,8 @@ extern void cksum_own_end (struct cksum_own *o);
 extern void cksum_own_cancel (struct cksum_own *o);
 
 /* Between them: our change wrote this page, or cut off all from 'page' on. */
-extern void cksum_own_wrote_locked (struct cksum_own *o, uint64_t page,
-                                    uint64_t sum);
+extern void
+cksum_own_wrote_locked (struct cksum_own *o, uint64_t page, uint64_t sum);
 extern void cksum_own_cut_locked (struct cksum_own *o, uint64_t page);
 
 /* Check without a change of ours. */
@@ -82,8 +84,8 @@ extern void cksum_own_look (struct cksum_own *o);
  * which no page of another moment is; -1: it cannot be read.  If no page can be
  * read the function returns true.
  */
-extern bool cksum_own_is_of_another_moment_locked
-(struct cksum_own *o,
- int (*read) (void *opaque, uint64_t page, uint64_t *sum), void *opaque);
+extern bool cksum_own_is_of_another_moment_locked (
+  struct cksum_own *o, int (*read) (void *opaque, uint64_t page, uint64_t *sum),
+  void *opaque);
 
 #endif /* NBDEDUP_CKSUM_OWN_H */

@@ -28,7 +28,7 @@
 #include "vfs/cksum-int.h"
 #include "vfs/cksum-vfs.h"
 
-static sqlite3_vfs *real_vfs;   /* set once, before the VFS is registered */
+static sqlite3_vfs *real_vfs; /* set once, before the VFS is registered */
 
 static int
 readonly_write (sqlite3_file *file, const void *buf, int len,
@@ -128,11 +128,12 @@ cksum_readonly_read_page (struct cksum_file *f, uint8_t *page,
 
   if (fd == -1 ||
       full_pread (fd, page, page_size, (uint64_t) offset) !=
-      (int64_t) page_size ||
+        (int64_t) page_size ||
       !cksum_page_is_right (f->shared, page, page_size, (uint64_t) offset))
     return false;
   if (cksum_is_first_help (f->shared))
-    nbdedup_log (NBDEDUP_LOG_WARNING, "pool.db: page %" PRIu64 " is damaged in "
+    nbdedup_log (NBDEDUP_LOG_WARNING,
+                 "pool.db: page %" PRIu64 " is damaged in "
                  "one of its two copies: nbdedup reads it from the other one; "
                  "run nbdedup scrub without --read-only to repair such pages",
                  (uint64_t) offset / page_size + 1);
@@ -145,8 +146,8 @@ cksum_readonly_read_page (struct cksum_file *f, uint8_t *page,
  */
 
 struct given_file {
-  sqlite3_file base;            /* must be first */
-  int fd;                       /* not owned */
+  sqlite3_file base; /* must be first */
+  int fd;            /* not owned */
 };
 
 static int
@@ -230,7 +231,8 @@ readonly_open (sqlite3_vfs *vfs, const char *path, sqlite3_file *file,
     return SQLITE_NOMEM;
   if (f->role == ROLE_WAL && cksum_get_wal (f->shared) != -1) {
     *(struct given_file *) real = (struct given_file) {
-      .base.pMethods = &given_methods, .fd = cksum_get_wal (f->shared),
+      .base.pMethods = &given_methods,
+      .fd = cksum_get_wal (f->shared),
     };
     f->base.pMethods = &readonly_methods;
     return SQLITE_OK;
@@ -244,9 +246,11 @@ readonly_open (sqlite3_vfs *vfs, const char *path, sqlite3_file *file,
   /* Do not open it as a WAL: if this process is root, "unix-excl" would give a
    * WAL to the database's owner, and so set its time of change.
    */
-  rc = real_vfs->xOpen (real_vfs, path, real, SQLITE_OPEN_READONLY |
-                        (f->role == ROLE_WAL ? SQLITE_OPEN_SUPER_JOURNAL
-                         : SQLITE_OPEN_MAIN_DB), NULL);
+  rc = real_vfs->xOpen (real_vfs, path, real,
+                        SQLITE_OPEN_READONLY |
+                          (f->role == ROLE_WAL ? SQLITE_OPEN_SUPER_JOURNAL
+                                               : SQLITE_OPEN_MAIN_DB),
+                        NULL);
   if (rc != SQLITE_OK) {
     if (real->pMethods != NULL)
       real->pMethods->xClose (real);

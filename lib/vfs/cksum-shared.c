@@ -33,30 +33,30 @@
 /* Checksums by number; FRAME_UNKNOWN if there is none. */
 #define SUMS_MIN 1024
 struct sums {
-  uint64_t *p;                  /* owned */
-  size_t nr;                    /* numbers that the table has room for */
+  uint64_t *p; /* owned */
+  size_t nr;   /* numbers that the table has room for */
 };
 
 struct cksum_shared {
-  struct cksum_shared *next;    /* protected by databases_lock */
-  unsigned refs;                /* protected by databases_lock */
-  char *path;                   /* owned; of the main database */
-  struct cksum_mirror *mirror;  /* not owned; constant while it is open */
-  _Atomic uint64_t written[CKSUM_WRITTEN];      /* bytes; no lock */
+  struct cksum_shared *next;   /* protected by databases_lock */
+  unsigned refs;               /* protected by databases_lock */
+  char *path;                  /* owned; of the main database */
+  struct cksum_mirror *mirror; /* not owned; constant while it is open */
+  _Atomic uint64_t written[CKSUM_WRITTEN]; /* bytes; no lock */
 
-  struct lock lock;             /* protects everything below */
-  int stand_in, wal;            /* owned, until it is freed; -1: none */
+  struct lock lock;  /* protects everything below */
+  int stand_in, wal; /* owned, until it is freed; -1: none */
   bool without_wal;
   bool has_helped;
-  uint32_t page_size;           /* of the main database; 0: not known yet */
-  uint64_t db_size;             /* SQLite's part of the main database */
+  uint32_t page_size; /* of the main database; 0: not known yet */
+  uint64_t db_size;   /* SQLite's part of the main database */
   bool knows_db_size;
-  uint32_t wal_page_size;       /* 0: no WAL header seen yet */
-  struct sums frames;           /* of each frame's page */
-  struct sums pages;            /* of those read or written so far */
+  uint32_t wal_page_size; /* 0: no WAL header seen yet */
+  struct sums frames;     /* of each frame's page */
+  struct sums pages;      /* of those read or written so far */
 };
 
-static struct lock databases_lock;      /* protects the next one */
+static struct lock databases_lock; /* protects the next one */
 static struct cksum_shared *databases;
 
 void
@@ -154,8 +154,7 @@ cksum_count_written (struct cksum_shared *s, enum cksum_written which,
                      uint64_t bytes)
 {
   if (s != NULL)
-    atomic_fetch_add_explicit (&s->written[which], bytes,
-                               memory_order_relaxed);
+    atomic_fetch_add_explicit (&s->written[which], bytes, memory_order_relaxed);
 }
 
 int
@@ -193,7 +192,7 @@ take_file (int *owned, int fd)
     return;
   if (*owned == -1)
     *owned = fd;
-  else                          /* another pool of this process uses one */
+  else /* another pool of this process uses one */
     close (fd);
 }
 
@@ -389,7 +388,6 @@ cksum_forget_frames (struct cksum_shared *s, uint64_t size)
 
   WITH_LOCK (&s->lock);
   if (s->wal_page_size != 0 && size > WAL_HEADER_BYTES)
-    first = (size - WAL_HEADER_BYTES) /
-      (FRAME_HEADER_BYTES + s->wal_page_size);
+    first = (size - WAL_HEADER_BYTES) / (FRAME_HEADER_BYTES + s->wal_page_size);
   sums_forget (&s->frames, first);
 }

@@ -28,10 +28,10 @@
 
 #define REAL_VFS_NAME "unix-excl"
 
-static struct lock register_lock;       /* protects the next one */
+static struct lock register_lock; /* protects the next one */
 static bool registered;
 
-static sqlite3_vfs *real_vfs;   /* set once, before the VFS is registered */
+static sqlite3_vfs *real_vfs; /* set once, before the VFS is registered */
 
 /*----------------------------------------------------------------------
  * File methods
@@ -60,25 +60,30 @@ cksum_read (sqlite3_file *file, void *buf, int len, sqlite3_int64 offset)
   struct cksum_file *f = (struct cksum_file *) file;
 
   switch (f->role) {
-  case ROLE_MAIN: return cksum_db_read (f, buf, len, offset);
-  case ROLE_WAL: return cksum_wal_read (f, buf, len, offset);
+  case ROLE_MAIN:
+    return cksum_db_read (f, buf, len, offset);
+  case ROLE_WAL:
+    return cksum_wal_read (f, buf, len, offset);
   case ROLE_EMPTY:
     memset (buf, 0, len);
     return SQLITE_IOERR_SHORT_READ;
-  default: return real_read (f, buf, len, offset);
+  default:
+    return real_read (f, buf, len, offset);
   }
 }
 
 static int
-cksum_write (sqlite3_file *file, const void *buf, int len,
-             sqlite3_int64 offset)
+cksum_write (sqlite3_file *file, const void *buf, int len, sqlite3_int64 offset)
 {
   struct cksum_file *f = (struct cksum_file *) file;
 
   switch (f->role) {
-  case ROLE_MAIN: return cksum_db_write (f, buf, len, offset);
-  case ROLE_WAL: return cksum_wal_write (f, buf, len, offset);
-  default: return real_write (f, buf, len, offset);
+  case ROLE_MAIN:
+    return cksum_db_write (f, buf, len, offset);
+  case ROLE_WAL:
+    return cksum_wal_write (f, buf, len, offset);
+  default:
+    return real_write (f, buf, len, offset);
   }
 }
 
@@ -110,14 +115,14 @@ cksum_truncate (sqlite3_file *file, sqlite3_int64 size)
   struct cksum_file *f = (struct cksum_file *) file;
   int rc;
 
-  rc = f->role == ROLE_OTHER ? cksum_mirror_truncate (f, size, false) :
-    truncate_but_keep (f, size);
+  rc = f->role == ROLE_OTHER ? cksum_mirror_truncate (f, size, false)
+                             : truncate_but_keep (f, size);
   if (rc != SQLITE_OK)
     return rc;
   if (f->role == ROLE_WAL)
     cksum_forget_frames (f->shared, size);
   else if (f->role == ROLE_MAIN && size == 0)
-    cksum_set_page_size (f->shared, 0);       /* SQLite may choose any again */
+    cksum_set_page_size (f->shared, 0); /* SQLite may choose any again */
   return SQLITE_OK;
 }
 
@@ -255,8 +260,8 @@ cksum_wal_path_len (const char *path)
 }
 
 static int
-cksum_open (sqlite3_vfs *vfs, const char *path, sqlite3_file *file,
-            int flags, int *out_flags)
+cksum_open (sqlite3_vfs *vfs, const char *path, sqlite3_file *file, int flags,
+            int *out_flags)
 {
   struct cksum_file *f = (struct cksum_file *) file;
   sqlite3_file *real = real_file (f);
@@ -273,7 +278,7 @@ cksum_open (sqlite3_vfs *vfs, const char *path, sqlite3_file *file,
   else if (path != NULL && (flags & SQLITE_OPEN_WAL)) {
     f->role = ROLE_WAL;
     len = cksum_wal_path_len (path);
-    if (len == 0)               /* SQLite never uses another name */
+    if (len == 0) /* SQLite never uses another name */
       return SQLITE_CANTOPEN;
   }
   if (f->role != ROLE_OTHER) {
@@ -344,8 +349,8 @@ cksum_dl_error (sqlite3_vfs *vfs, int len, char *msg)
   real_vfs->xDlError (real_vfs, len, msg);
 }
 
-static void
-(*cksum_dl_sym (sqlite3_vfs *vfs, void *handle, const char *symbol)) (void)
+static void (*cksum_dl_sym (sqlite3_vfs *vfs, void *handle,
+                            const char *symbol)) (void)
 {
   (void) vfs;
   return real_vfs->xDlSym (real_vfs, handle, symbol);
@@ -436,7 +441,8 @@ cksum_vfs_register (void)
                          sqlite3_errstr (rc));
   real_vfs = sqlite3_vfs_find (REAL_VFS_NAME);
   if (real_vfs == NULL || real_vfs->iVersion < 2)
-    return nbdedup_fail (ENOSYS, "SQLite %s: has no VFS \"%s\"; nbdedup needs "
+    return nbdedup_fail (ENOSYS,
+                         "SQLite %s: has no VFS \"%s\"; nbdedup needs "
                          "SQLite 3.40 or later for Unix",
                          sqlite3_libversion (), REAL_VFS_NAME);
   cksum_vfs.szOsFile = sizeof (struct cksum_file) + real_vfs->szOsFile;

@@ -55,7 +55,9 @@ extern int cksum_vfs_register (void);
  * database's.  -1: ENOMEM.
  */
 enum cksum_written {
-  CKSUM_WRITTEN_DB, CKSUM_WRITTEN_WAL, CKSUM_WRITTEN_COPY,
+  CKSUM_WRITTEN_DB,
+  CKSUM_WRITTEN_WAL,
+  CKSUM_WRITTEN_COPY,
 };
 #define CKSUM_WRITTEN 3
 extern int cksum_get_written (const char *path, uint64_t bytes[CKSUM_WRITTEN]);
@@ -72,9 +74,9 @@ struct cksum_shared;
  *
  * NULL with a text; NULL can be released.
  */
-extern struct cksum_shared *
-cksum_readonly_prepare (const char *path, int stand_in, int wal,
-                        bool without_wal);
+extern struct cksum_shared *cksum_readonly_prepare (const char *path,
+                                                    int stand_in, int wal,
+                                                    bool without_wal);
 extern void cksum_readonly_release (struct cksum_shared *shared);
 
 #endif /* NBDEDUP_CKSUM_VFS_H */

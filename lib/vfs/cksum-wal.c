@@ -32,7 +32,7 @@
 
 #include "vfs/cksum-int.h"
 
-#define WAL_PAGE_SIZE_OFFSET 8  /* SQLite's file format, big-endian */
+#define WAL_PAGE_SIZE_OFFSET 8 /* SQLite's file format, big-endian */
 
 /* The page size in a WAL header, 0 if there is none. */
 static uint32_t
@@ -67,13 +67,12 @@ wal_read_page (struct cksum_file *f, uint8_t *page, uint32_t page_size,
     return SQLITE_IOERR_DATA;
   offset = cksum_frame_offset (frame, page_size) + FRAME_HEADER_BYTES;
   rc = real_read (f, page, page_size, offset);
-  if (rc == SQLITE_OK &&
-      cksum_frame_cksum (page, page_size, frame) == expected)
+  if (rc == SQLITE_OK && cksum_frame_cksum (page, page_size, frame) == expected)
     return SQLITE_OK;
   if (cksum_mirror_read_frame (f, page, page_size, frame))
     return SQLITE_OK;
-  return rc == SQLITE_OK || rc == SQLITE_IOERR_SHORT_READ
-    ? SQLITE_IOERR_DATA : rc;
+  return rc == SQLITE_OK || rc == SQLITE_IOERR_SHORT_READ ? SQLITE_IOERR_DATA
+                                                          : rc;
 }
 
 /* SQLite reads whole frames at recovery, checks their own checksums, and ends
@@ -133,7 +132,7 @@ cksum_wal_read (struct cksum_file *f, void *buf, int len, sqlite3_int64 offset)
   else if (start + len <= FRAME_HEADER_BYTES)
     return real_read (f, buf, len, offset);
   else if (start < FRAME_HEADER_BYTES || start + len > frame_size)
-    return SQLITE_IOERR_DATA;   /* SQLite has no such reads */
+    return SQLITE_IOERR_DATA; /* SQLite has no such reads */
   else if ((uint32_t) len == page_size)
     rc = wal_read_page (f, buf, page_size, frame);
   else {
@@ -153,16 +152,16 @@ cksum_wal_read (struct cksum_file *f, void *buf, int len, sqlite3_int64 offset)
 /* The part of a frame's page that a write from 'offset' to 'end' changes. */
 struct frame_part {
   uint64_t frame;
-  uint64_t start;               /* first byte of its page in the file */
+  uint64_t start; /* first byte of its page in the file */
   uint64_t end;
-  bool touched;                 /* the write changes some of the page */
-  bool whole;                   /* ... all of it */
-  bool last;                    /* ... its last byte */
+  bool touched; /* the write changes some of the page */
+  bool whole;   /* ... all of it */
+  bool last;    /* ... its last byte */
 };
 
 static struct frame_part
-get_frame_part (uint64_t frame, uint32_t page_size,
-                uint64_t offset, uint64_t end)
+get_frame_part (uint64_t frame, uint32_t page_size, uint64_t offset,
+                uint64_t end)
 {
   struct frame_part part = { .frame = frame };
 
@@ -187,7 +186,7 @@ wal_learn_page (struct cksum_file *f, const struct frame_part *part,
   if (page == NULL)
     return SQLITE_IOERR_NOMEM;
   rc = real_read (f, page, page_size, part->start);
-  if (rc == SQLITE_IOERR_SHORT_READ)    /* the first piece is missing */
+  if (rc == SQLITE_IOERR_SHORT_READ) /* the first piece is missing */
     return SQLITE_IOERR_WRITE;
   if (rc != SQLITE_OK)
     return rc;

@@ -47,15 +47,18 @@ static int
 check_entry (const char *p, const char *end)
 {
   if (p == end)
-    return nbdedup_fail (EINVAL, "allow: an empty entry: write all, or uids "
+    return nbdedup_fail (EINVAL,
+                         "allow: an empty entry: write all, or uids "
                          "and TLS identities, separated by commas");
   if (is_number (p, end))
     return check_uid (p, end);
   if (end - p == 3 && memcmp (p, "all", 3) == 0)
-    return nbdedup_fail (EINVAL, "allow: 'all' lets every client in, and "
+    return nbdedup_fail (EINVAL,
+                         "allow: 'all' lets every client in, and "
                          "stands alone: write all, or a list without it");
   if (memchr (p, '=', (size_t) (end - p)) == NULL)
-    return nbdedup_fail (EINVAL, "allow: '%.*s' can never match: a user is "
+    return nbdedup_fail (EINVAL,
+                         "allow: '%.*s' can never match: a user is "
                          "given by number (id -u NAME), a certificate by its "
                          "distinguished name (CN=web1\\,O=Example)",
                          (int) (end - p < 64 ? end - p : 64), p);
@@ -69,11 +72,12 @@ allow_check (const char *allow)
 
   for (p = allow; *p; ++p)
     if (iscntrl ((unsigned char) *p))
-      return nbdedup_fail (EINVAL, "allow: control characters are not "
+      return nbdedup_fail (EINVAL,
+                           "allow: control characters are not "
                            "permitted");
   if (strcmp (allow, "all") == 0)
     return 0;
-  for (p = allow; ; p = end + 1) {
+  for (p = allow;; p = end + 1) {
     end = end_of_entry (p);
     if (check_entry (p, end) == -1)
       return -1;
@@ -104,10 +108,11 @@ allow_has (const char *allow, int64_t uid, const char *tls_dn)
   if (strcmp (allow, "all") == 0)
     return true;
   snprintf (number, sizeof number, "%" PRId64, uid);
-  for (p = allow; ; p = end + 1) {
+  for (p = allow;; p = end + 1) {
     end = end_of_entry (p);
-    if (p < end && ((uid >= 0 && is_equal (p, end, number)) ||
-                    (tls_dn && is_equal (p, end, tls_dn))))
+    if (p < end &&
+        ((uid >= 0 && is_equal (p, end, number)) ||
+         (tls_dn && is_equal (p, end, tls_dn))))
       return true;
     if (*end == '\0')
       return false;

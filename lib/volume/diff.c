@@ -19,9 +19,9 @@
 struct diff {
   struct nbdedup_pool *pool;
   struct volume *from, *to;
-  uint64_t end;                 /* bytes */
-  json_t *extents;              /* owned */
-  uint64_t offset, len;         /* not yet reported */
+  uint64_t end;         /* bytes */
+  json_t *extents;      /* owned */
+  uint64_t offset, len; /* not yet reported */
   bool zero;
   struct blob row;
 };
@@ -38,8 +38,10 @@ get_digest (struct diff *d, struct meta_conn *c, uint64_t addr,
     *digest = r.digest;
     return 0;
   case 0:
-    return nbdedup_fail (EIO, "pool.db: the record at %" PRIu64 " is missing: "
-                         "run nbdedup check", addr);
+    return nbdedup_fail (EIO,
+                         "pool.db: the record at %" PRIu64 " is missing: "
+                         "run nbdedup check",
+                         addr);
   default:
     return -1;
   }
@@ -47,8 +49,7 @@ get_digest (struct diff *d, struct meta_conn *c, uint64_t addr,
 
 /* One content may have several records.  1, 0, -1. */
 static int
-same_content (struct diff *d, const struct pointer *a,
-              const struct pointer *b)
+same_content (struct diff *d, const struct pointer *a, const struct pointer *b)
 {
   struct meta_conn *c;
   struct digest x, y;
@@ -79,11 +80,11 @@ tell (struct diff *d)
     return;
   assert (d->offset < d->end);
   if (len > d->end - d->offset)
-    len = d->end - d->offset;   /* the last block */
-  json_array_append_new (d->extents, json_pack
-                         ("{s:I, s:I, s:b}", "offset",
-                          (json_int_t) d->offset, "length", (json_int_t) len,
-                          "zero", d->zero));
+    len = d->end - d->offset; /* the last block */
+  json_array_append_new (d->extents,
+                         json_pack ("{s:I, s:I, s:b}", "offset",
+                                    (json_int_t) d->offset, "length",
+                                    (json_int_t) len, "zero", d->zero));
   d->len = 0;
 }
 
@@ -92,7 +93,7 @@ add_block (struct diff *d, uint64_t block, bool zero)
 {
   uint64_t size = d->to->block_size;
 
-  assert (block * size < d->end);       /* the last block may be a part */
+  assert (block * size < d->end); /* the last block may be a part */
   if (d->len > 0 && (d->zero != zero || d->offset + d->len != block * size))
     tell (d);
   if (d->len == 0) {
@@ -165,7 +166,7 @@ diff_all (struct diff *d, nbdedup_progress_fn *progress, void *opaque)
       break;
     block = leaf * LEAF_BLOCKS;
     nr = nr_blocks - block < LEAF_BLOCKS ? (unsigned) (nr_blocks - block)
-      : LEAF_BLOCKS;
+                                         : LEAF_BLOCKS;
     if (diff_leaf (d, block, nr) == -1)
       return -1;
     block += nr;
@@ -191,9 +192,10 @@ diff_run (struct nbdedup_pool *pool, const char *from, const char *to,
       (d.to = volumes_find_snapshot (pool->volumes, to)) == NULL)
     return NULL;
   if (d.from->block_size != d.to->block_size)
-    return nbdedup_fail_null (ENOTSUP, "%s has blocks of %" PRIu32 " bytes, "
-                              "%s of %" PRIu32 ": they must be equal", from,
-                              d.from->block_size, to, d.to->block_size);
+    return nbdedup_fail_null (ENOTSUP,
+                              "%s has blocks of %" PRIu32 " bytes, "
+                              "%s of %" PRIu32 ": they must be equal",
+                              from, d.from->block_size, to, d.to->block_size);
   a = d.from->size;
   b = d.to->size;
   d.end = a > b ? a : b;

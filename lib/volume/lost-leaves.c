@@ -31,8 +31,8 @@ lost_leaves_free (struct lost_leaves *lost)
 }
 
 int
-lost_leaves_note (struct lost_leaves *lost, struct layer *layer,
-                  uint64_t leaf, uint64_t count, uint64_t blocks)
+lost_leaves_note (struct lost_leaves *lost, struct layer *layer, uint64_t leaf,
+                  uint64_t count, uint64_t blocks)
 {
   WITH_LOCK (&lost->lock);
   lost->blocks += blocks;
@@ -41,8 +41,7 @@ lost_leaves_note (struct lost_leaves *lost, struct layer *layer,
 }
 
 void
-lost_leaves_forget_layer (struct lost_leaves *lost,
-                          const struct layer *layer)
+lost_leaves_forget_layer (struct lost_leaves *lost, const struct layer *layer)
 {
   size_t i;
 

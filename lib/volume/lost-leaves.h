@@ -17,13 +17,13 @@
 struct layer;
 
 struct lost_leaves {
-  struct lock lock;             /* protects the rest */
+  struct lock lock; /* protects the rest */
   struct lost_range {
-    struct layer *layer;        /* NULL: deleted */
+    struct layer *layer; /* NULL: deleted */
     uint64_t leaf, count;
-  } *p;                         /* owned */
+  } *p; /* owned */
   size_t nr;
-  uint64_t blocks;              /* in all */
+  uint64_t blocks; /* in all */
 };
 
 /* NULL on failure. */
@@ -36,7 +36,7 @@ extern int lost_leaves_note (struct lost_leaves *lost, struct layer *layer,
                              uint64_t leaf, uint64_t count, uint64_t blocks);
 
 /* The layer's struct is about to be freed; no other layer is above it. */
-extern void lost_leaves_forget_layer (struct lost_leaves *lost,
-                                      const struct layer *layer);
+extern void
+lost_leaves_forget_layer (struct lost_leaves *lost, const struct layer *layer);
 
 #endif /* NBDEDUP_LOST_LEAVES_H */

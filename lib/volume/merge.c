@@ -21,7 +21,7 @@
 #define LOOK_MS 50
 
 struct merger {
-  struct nbdedup_pool *pool;    /* not owned */
+  struct nbdedup_pool *pool; /* not owned */
   struct background thread;
 };
 
@@ -32,7 +32,7 @@ struct merger {
 struct step {
   struct nbdedup_pool *pool;
   struct layer *layer, *child;
-  struct volume *name;          /* whose layer the child is; NULL: none */
+  struct volume *name; /* whose layer the child is; NULL: none */
 };
 
 static int
@@ -55,8 +55,7 @@ adopted_overlap (const struct step *s)
 }
 
 static int
-adopt_in_transaction (void *arg, struct meta_conn *c,
-                      struct meta_state *state)
+adopt_in_transaction (void *arg, struct meta_conn *c, struct meta_state *state)
 {
   struct step *s = arg;
 
@@ -75,8 +74,7 @@ adopt_done (void *arg)
   struct step *s = arg;
   struct volumes *vs = s->pool->volumes;
 
-  assert (s->layer->merging == s->child &&
-          s->layer->merge_state == MERGE_TRIM);
+  assert (s->layer->merging == s->child && s->layer->merge_state == MERGE_TRIM);
   quiesce_wait (&s->pool->quiesce);
   WITH_LOCK (&vs->lock);
   /* In this order: a reader that sees the child's new overlap must see the
@@ -95,8 +93,7 @@ adopt_done (void *arg)
  */
 
 static int
-switch_in_transaction (void *arg, struct meta_conn *c,
-                       struct meta_state *state)
+switch_in_transaction (void *arg, struct meta_conn *c, struct meta_state *state)
 {
   struct step *s = arg;
   struct meta_layer child, layer;
@@ -108,9 +105,11 @@ switch_in_transaction (void *arg, struct meta_conn *c,
       meta_layer_need (c, s->layer->id, &layer) == -1)
     return -1;
   if (child.pointers != 0)
-    return nbdedup_fail (EIO, "pool.db: layer %" PRIu64 " has %" PRIu64
+    return nbdedup_fail (EIO,
+                         "pool.db: layer %" PRIu64 " has %" PRIu64
                          " pointers left after it was merged: run nbdedup "
-                         "check", child.id, child.pointers);
+                         "check",
+                         child.id, child.pointers);
   layer.blocks = child.blocks;
   if (meta_layer_put (c, &layer) == -1 ||
       meta_layer_reparent (c, child.id, layer.id) == -1 ||
@@ -298,7 +297,7 @@ merger_thread (void *arg)
   bool merging = true;
 
   while (merging ? background_wait_ms (&m->thread, LOOK_MS)
-         : background_wait (&m->thread)) {
+                 : background_wait (&m->thread)) {
     merging = is_merging (pool->volumes);
     if (txg_check (pool->txg) == -1 ||
         (find_due (pool->volumes) == NULL &&

@@ -52,8 +52,8 @@ struct rebase {
   struct nbdedup_pool *pool;
   struct volume *v, *onto;
   uint64_t size;
-  struct layer *old, *head;     /* H and the new head on it */
-  struct layer *new;            /* R */
+  struct layer *old, *head; /* H and the new head on it */
+  struct layer *new;        /* R */
   struct meta_layer head_row, new_row;
   struct meta_volume mv;
   struct tombstones tombstones; /* kept for the old origin */
@@ -66,8 +66,7 @@ struct rebase {
  */
 
 static int
-begin_in_transaction (void *arg, struct meta_conn *c,
-                      struct meta_state *state)
+begin_in_transaction (void *arg, struct meta_conn *c, struct meta_state *state)
 {
   struct rebase *rb = arg;
   struct meta_layer old;
@@ -150,8 +149,7 @@ struct sides {
 
 static int
 get_sides (struct nbdedup_pool *pool, struct layer *old, struct layer *new,
-           uint64_t new_overlap, uint64_t block, unsigned nr,
-           struct sides *s)
+           uint64_t new_overlap, uint64_t block, unsigned nr, struct sides *s)
 {
   unsigned i;
 
@@ -180,8 +178,8 @@ copy_leaf (struct rebase *rb, uint64_t block, unsigned nr)
   unsigned i;
 
   assert (nr > 0 && block % LEAF_BLOCKS == 0);
-  if (get_sides (pool, rb->old, rb->onto->layer, rb->new_row.overlap, block,
-                 nr, &s) == -1)
+  if (get_sides (pool, rb->old, rb->onto->layer, rb->new_row.overlap, block, nr,
+                 &s) == -1)
     return -1;
   for (i = 0; i < nr; ++i) {
     if (says_the_same (&s, i))
@@ -196,9 +194,9 @@ copy_leaf (struct rebase *rb, uint64_t block, unsigned nr)
     }
     /* H's own pointer keeps the record alive until the fold counts R's. */
     else if (ddt_ref (pool->ddt, s.old[i].addr, 1) == -1 ||
-             txg_set_pointer (pool->txg, rb->new, block + i,
-                              &s.old[i], NULL) == -1) {
-      txg_fail (pool->txg);     /* a reference without a pointer */
+             txg_set_pointer (pool->txg, rb->new, block + i, &s.old[i], NULL) ==
+               -1) {
+      txg_fail (pool->txg); /* a reference without a pointer */
       return -1;
     }
   }
@@ -252,8 +250,9 @@ copy_some (struct rebase *rb, uint64_t *leaf, uint64_t end, unsigned nr)
   txg_enter (pool->txg, nr * LEAF_BLOCKS, nr * ROOM_HOLES_PAGES);
   for (i = 0; i < nr && r == 1; ++i) {
     r = next_leaf (pool, rb->old, rb->onto->layer, leaf, end);
-    if (r == 1 && copy_leaf (rb, *leaf * LEAF_BLOCKS,
-                             blocks_in_leaf (*leaf, nr_blocks)) == -1)
+    if (r == 1 &&
+        copy_leaf (rb, *leaf * LEAF_BLOCKS,
+                   blocks_in_leaf (*leaf, nr_blocks)) == -1)
       r = -1;
     ++*leaf;
   }
@@ -276,8 +275,9 @@ copy_all (struct rebase *rb)
     if (txg_check (pool->txg) == -1)
       return -1;
     leaves = txg_leaves_at_once (pool->txg);
-    r = copy_some (rb, &leaf, end, leaves < LEAVES_AT_ONCE
-                   ? (unsigned) leaves : LEAVES_AT_ONCE);
+    r = copy_some (rb, &leaf, end,
+                   leaves < LEAVES_AT_ONCE ? (unsigned) leaves
+                                           : LEAVES_AT_ONCE);
   }
   return r;
 }
@@ -287,8 +287,7 @@ copy_all (struct rebase *rb)
  */
 
 static int
-finish_in_transaction (void *arg, struct meta_conn *c,
-                       struct meta_state *state)
+finish_in_transaction (void *arg, struct meta_conn *c, struct meta_state *state)
 {
   struct rebase *rb = arg;
   struct meta_layer head, new;
@@ -320,7 +319,7 @@ finish_done (void *arg)
   {
     WITH_LOCK (&vs->lock);
     assert (rb->head->parent == rb->old && rb->old->nr_children > 0);
-    assert (rb->old->nr_names > 0 && rb->new->nr_names > 0);    /* the holds */
+    assert (rb->old->nr_names > 0 && rb->new->nr_names > 0); /* the holds */
     rb->old->nr_names--;
     rb->old->nr_children--;
     rb->new->nr_names--;
@@ -388,15 +387,20 @@ static int
 check_rebase (struct volume *v, struct volume *onto)
 {
   if (v->block_size != onto->block_size)
-    return nbdedup_fail (ENOTSUP, "volume %s has blocks of %" PRIu32 " bytes, "
+    return nbdedup_fail (ENOTSUP,
+                         "volume %s has blocks of %" PRIu32 " bytes, "
                          "the snapshot of %" PRIu32 ": they must be equal",
                          v->name, v->block_size, onto->block_size);
   if (v->domain != onto->of->domain)
-    return nbdedup_fail (ENOTSUP, "volume %s and the snapshot are of "
-                         "different domains, which never share", v->name);
+    return nbdedup_fail (ENOTSUP,
+                         "volume %s and the snapshot are of "
+                         "different domains, which never share",
+                         v->name);
   if (v == onto->of)
-    return nbdedup_fail (EINVAL, "volume %s: a volume cannot be a clone of its "
-                         "own snapshot; use rollback to return to it", v->name);
+    return nbdedup_fail (EINVAL,
+                         "volume %s: a volume cannot be a clone of its "
+                         "own snapshot; use rollback to return to it",
+                         v->name);
   return 0;
 }
 
@@ -440,7 +444,7 @@ estimate (struct nbdedup_pool *pool, struct volume *v,
   int r;
 
   *e = (struct estimate) { .before = v->layer->pointers };
-  for (leaf = 0; ; ++leaf) {
+  for (leaf = 0;; ++leaf) {
     r = next_leaf (pool, v->layer, onto->layer, &leaf, end);
     if (r != 1)
       return r;
@@ -480,22 +484,22 @@ rebase (struct rebase *rb)
 }
 
 static json_t *
-rebase_held (struct nbdedup_pool *pool, const char *name,
-             const char *snapshot, bool dry_run,
-             nbdedup_progress_fn *progress, void *opaque)
+rebase_held (struct nbdedup_pool *pool, const char *name, const char *snapshot,
+             bool dry_run, nbdedup_progress_fn *progress, void *opaque)
 {
   struct volume *v = volumes_find (pool->volumes, name);
   struct volume *onto = v ? volumes_find_snapshot (pool->volumes, snapshot)
-    : NULL;
-  struct rebase rb = { .pool = pool, .v = v, .onto = onto,
-                       .progress = progress, .opaque = opaque };
+                          : NULL;
+  struct rebase rb = {
+    .pool = pool, .v = v, .onto = onto, .progress = progress, .opaque = opaque
+  };
   struct estimate e;
   uint64_t size, blocks, overlap, data;
   int r;
 
   assert_held (&pool->admin);
-  if (onto == NULL || check_rebase (v, onto) == -1 ||
-      pool_sync (pool) == -1 || estimate (pool, v, onto, &e) == -1)
+  if (onto == NULL || check_rebase (v, onto) == -1 || pool_sync (pool) == -1 ||
+      estimate (pool, v, onto, &e) == -1)
     return NULL;
   size = v->block_size;
   data = v->layer->blocks;
@@ -524,9 +528,8 @@ rebase_held (struct nbdedup_pool *pool, const char *name,
 
 /* It takes references to records because frozen layers have them. */
 json_t *
-rebase_run (struct nbdedup_pool *pool, const char *name,
-            const char *snapshot, bool dry_run,
-            nbdedup_progress_fn *progress, void *opaque)
+rebase_run (struct nbdedup_pool *pool, const char *name, const char *snapshot,
+            bool dry_run, nbdedup_progress_fn *progress, void *opaque)
 {
   json_t *result;
 

@@ -32,7 +32,7 @@
 struct snapshot {
   struct volumes *vs;
   struct volume *v;
-  struct layer *head, *layer;   /* the one that freezes, and the new head */
+  struct layer *head, *layer; /* the one that freezes, and the new head */
   struct meta_snapshot ms;
   struct meta_volume mv;
   struct meta_layer ml;
@@ -57,8 +57,7 @@ snapshot_in_transaction (void *arg, struct meta_conn *c,
   sn->ml.blocks = head.blocks;
   sn->ms.layer = sn->head->id;
   sn->mv.layer = sn->ml.id;
-  if (meta_layer_put (c, &sn->ml) == -1 ||
-      meta_volume_put (c, &sn->mv) == -1)
+  if (meta_layer_put (c, &sn->ml) == -1 || meta_volume_put (c, &sn->mv) == -1)
     return -1;
   return meta_snapshot_put (c, &sn->ms);
 }
@@ -77,7 +76,7 @@ snapshot_done (void *arg)
   l->branch = sn->ml.branch;
   l->seq = sn->ml.seq;
   l->blocks = sn->ml.blocks;
-  l->nr_names = 1;              /* the volume's; the head has the snapshot's */
+  l->nr_names = 1; /* the volume's; the head has the snapshot's */
   layers_add_locked (sn->vs, l, sn->head);
   volume_set_layer (sn->v, l);
 }
@@ -127,8 +126,7 @@ volume_snapshot (struct nbdedup_pool *pool, const char *name)
   sn.ms.time = (uint64_t) time (NULL);
   sn.ml.block_size = v->block_size;
   sn.ml.overlap = blocks_of (v->size, v->block_size);
-  if (layers_reserve (vs, 1) == -1 ||
-      (sn.layer = layer_new (&sn.ml)) == NULL)
+  if (layers_reserve (vs, 1) == -1 || (sn.layer = layer_new (&sn.ml)) == NULL)
     return -1;
   s = snapshot_new (v, &sn.ms, v->layer);
   {
@@ -143,8 +141,9 @@ volume_snapshot (struct nbdedup_pool *pool, const char *name)
    * the few that come meanwhile.
    */
   if (s == NULL ||
-      (has_clients && (writeback_drain (pool->writeback, v) == -1 ||
-                       txg_run (pool->txg, NULL, NULL, NULL) == -1)) ||
+      (has_clients &&
+       (writeback_drain (pool->writeback, v) == -1 ||
+        txg_run (pool->txg, NULL, NULL, NULL) == -1)) ||
       snapshot_now (pool, &sn) == -1) {
     volume_free (s);
     free (sn.layer);
@@ -168,16 +167,15 @@ volume_snapshot (struct nbdedup_pool *pool, const char *name)
 struct clones {
   struct volumes *vs;
   struct volume *origin;
-  struct meta_volume mv;        /* of all clones, except ids and names */
+  struct meta_volume mv; /* of all clones, except ids and names */
   struct meta_layer ml;
   size_t nr;
-  struct layer **layers;        /* owned until done */
+  struct layer **layers; /* owned until done */
   struct volume **volumes;
 };
 
 static int
-clone_in_transaction (void *arg, struct meta_conn *c,
-                      struct meta_state *state)
+clone_in_transaction (void *arg, struct meta_conn *c, struct meta_state *state)
 {
   struct clones *cl = arg;
   struct volume *v;
@@ -192,8 +190,7 @@ clone_in_transaction (void *arg, struct meta_conn *c,
     cl->ml.branch = cl->ml.seq = l->branch = l->seq = l->id;
     cl->mv.layer = l->id;
     snprintf (cl->mv.name, sizeof cl->mv.name, "%s", v->name);
-    if (meta_layer_put (c, &cl->ml) == -1 ||
-        meta_volume_put (c, &cl->mv) == -1)
+    if (meta_layer_put (c, &cl->ml) == -1 || meta_volume_put (c, &cl->mv) == -1)
       return -1;
   }
   return 0;
@@ -222,8 +219,8 @@ static int
 clone_name (char buf[META_NAME_MAX + 1], const char *name, bool numbered,
             uint64_t number)
 {
-  int n = numbered ? snprintf (buf, META_NAME_MAX + 1, "%s%" PRIu64, name,
-                               number)
+  int n = numbered
+    ? snprintf (buf, META_NAME_MAX + 1, "%s%" PRIu64, name, number)
     : snprintf (buf, META_NAME_MAX + 1, "%s", name);
 
   if (n > META_NAME_MAX)
@@ -232,8 +229,8 @@ clone_name (char buf[META_NAME_MAX + 1], const char *name, bool numbered,
 }
 
 static int
-make_clones (struct clones *cl, const char *name, bool numbered,
-             uint64_t start, json_t *names)
+make_clones (struct clones *cl, const char *name, bool numbered, uint64_t start,
+             json_t *names)
 {
   struct volume *of = cl->origin->of;
   size_t i;
@@ -257,9 +254,8 @@ make_clones (struct clones *cl, const char *name, bool numbered,
 }
 
 int
-volume_clone (struct nbdedup_pool *pool, const char *snapshot,
-              const char *name, bool numbered, uint64_t start,
-              uint64_t count, json_t *names)
+volume_clone (struct nbdedup_pool *pool, const char *snapshot, const char *name,
+              bool numbered, uint64_t start, uint64_t count, json_t *names)
 {
   struct volumes *vs = pool->volumes;
   struct clones cl = { .vs = vs };
@@ -333,8 +329,7 @@ rollback_in_transaction (void *arg, struct meta_conn *c,
 
   rb->ml.id = rb->ml.branch = rb->ml.seq = state->next_id++;
   rb->mv.layer = rb->ml.id;
-  if (meta_layer_put (c, &rb->ml) == -1 ||
-      meta_volume_put (c, &rb->mv) == -1 ||
+  if (meta_layer_put (c, &rb->ml) == -1 || meta_volume_put (c, &rb->mv) == -1 ||
       tombstones_delete (&rb->tombstones, c) == -1)
     return -1;
   return meta_layer_set_dying (c, rb->old->layer->id);
@@ -377,13 +372,15 @@ rollback_cut_off (struct volume *v, bool force)
   WITH_LOCK (&v->pool->volumes->lock);
   if (v->nr_clients > 0 && !force) {
     volume_describe_clients_locked (v, clients, sizeof clients);
-    return nbdedup_fail (EBUSY, "volume %s is in use by %s: --force "
-                         "disconnects them", v->name, clients);
+    return nbdedup_fail (EBUSY,
+                         "volume %s is in use by %s: --force "
+                         "disconnects them",
+                         v->name, clients);
   }
   assert (!v->gone);
-  v->exclusive = true;          /* no client may attach meanwhile */
+  v->exclusive = true; /* no client may attach meanwhile */
   v->gone = true;
-  v->nr_clients++;              /* else the last client to leave frees it */
+  v->nr_clients++; /* else the last client to leave frees it */
   return 0;
 }
 
@@ -422,7 +419,7 @@ volume_rollback (struct nbdedup_pool *pool, const char *name, bool force)
   r = txg_run (pool->txg, rollback_in_transaction, rollback_done, &rb);
   free (rb.tombstones.p);
   WITH_LOCK (&vs->lock);
-  assert (v->nr_clients > 0);   /* rollback_cut_off's */
+  assert (v->nr_clients > 0); /* rollback_cut_off's */
   v->nr_clients--;
   if (r == -1) {
     v->exclusive = v->gone = false;

@@ -92,8 +92,9 @@ static uint64_t
 remains_after (const struct volume *g, const struct layer *layer,
                const struct layer *child)
 {
-  return g->remains == layer->id ? 0 :
-    g->remains == child->id ? layer->id : g->remains;
+  return g->remains == layer->id ? 0
+    : g->remains == child->id    ? layer->id
+                                 : g->remains;
 }
 
 int

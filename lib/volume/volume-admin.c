@@ -46,8 +46,7 @@ struct create {
 };
 
 static int
-create_in_transaction (void *arg, struct meta_conn *c,
-                       struct meta_state *state)
+create_in_transaction (void *arg, struct meta_conn *c, struct meta_state *state)
 {
   struct create *cr = arg;
 
@@ -70,8 +69,10 @@ check_size (uint64_t size)
   if (size == 0)
     return nbdedup_fail (EINVAL, "size 0: a volume has at least 512 bytes");
   if (size % 512 != 0)
-    return nbdedup_fail (EINVAL, "size %" PRIu64 ": must be a multiple of "
-                         "512 bytes", size);
+    return nbdedup_fail (EINVAL,
+                         "size %" PRIu64 ": must be a multiple of "
+                         "512 bytes",
+                         size);
   if (size > VOLUME_SIZE_MAX)
     return nbdedup_fail (EINVAL, "size %" PRIu64 " is too large", size);
   return 0;
@@ -84,8 +85,10 @@ check_domain (const char **domain)
   if (strcmp (*domain, "none") == 0)
     *domain = "";
   if (**domain && !volume_is_name (*domain))
-    return nbdedup_fail (EINVAL, "domain '%.64s': must be a name: letters, "
-                         "digits, '.', '_', '-'", *domain);
+    return nbdedup_fail (EINVAL,
+                         "domain '%.64s': must be a name: letters, "
+                         "digits, '.', '_', '-'",
+                         *domain);
   return 0;
 }
 
@@ -110,7 +113,8 @@ nbdedup_volume_check_property (const char *property, const char *value)
   if (strcmp (property, ALERT_UNIQUE) == 0)
     return alert_volume_check (value);
   if (strcmp (property, "block-size") == 0)
-    return nbdedup_fail (EINVAL, "block-size is fixed when the volume is "
+    return nbdedup_fail (EINVAL,
+                         "block-size is fixed when the volume is "
                          "made");
   return nbdedup_fail (EINVAL, "a volume has no property '%.64s'", property);
 }
@@ -143,7 +147,7 @@ fill_create (struct nbdedup_pool *pool, const struct volume_spec *spec,
        nbdedup_parse_size (buf, &block_size) == -1))
     return -1;
   if (block_size < pool->sector_bytes && spec->block_size == 0)
-    block_size = pool->sector_bytes;    /* the default was too small */
+    block_size = pool->sector_bytes; /* the default was too small */
   if (check_block_size (block_size, pool->sector_bytes) == -1)
     return -1;
   snprintf (cr->mv.name, sizeof cr->mv.name, "%s", spec->name);
@@ -177,16 +181,15 @@ volume_create (struct nbdedup_pool *pool, const struct volume_spec *spec)
       dedup_parse (cr.mv.dedup, &mode) == -1)
     return -1;
   if (volumes_find (vs, spec->name))
-    return nbdedup_fail (EEXIST, "there is a volume '%s' already",
-                         spec->name);
+    return nbdedup_fail (EEXIST, "there is a volume '%s' already", spec->name);
   /* Allocate memory first: after the commit nothing may fail. */
   if (layers_reserve (vs, 1) == -1 || volumes_reserve (vs, 1) == -1 ||
       (layer = layer_new (&cr.ml)) == NULL)
     return -1;
   v = volume_new (pool, &cr.mv, cr.domain, layer);
   if (v == NULL ||
-      txg_run_large (pool->txg, ROW_PAGES, create_in_transaction, NULL,
-                     &cr) == -1) {
+      txg_run_large (pool->txg, ROW_PAGES, create_in_transaction, NULL, &cr) ==
+        -1) {
     volume_free (v);
     free (layer);
     return -1;
@@ -234,8 +237,7 @@ struct tail {
 };
 
 static int
-clean_in_transaction (void *arg, struct meta_conn *c,
-                      struct meta_state *state)
+clean_in_transaction (void *arg, struct meta_conn *c, struct meta_state *state)
 {
   struct tail *t = arg;
   struct meta_layer ml;
@@ -268,7 +270,7 @@ clean_done (void *arg)
 static int
 clean_tail (struct nbdedup_pool *pool, struct volume *v, uint64_t old_size)
 {
-  struct io_counters io = { 0 };        /* no client's request: not kept */
+  struct io_counters io = { 0 }; /* no client's request: not kept */
   struct nbdedup_volume h = { .volume = v, .io = &io, .size = old_size };
   struct tail t = { .v = v };
 
@@ -378,16 +380,19 @@ volume_resize (struct nbdedup_pool *pool, const char *name, uint64_t size,
   if (size >= v->size)
     return resize (pool, v, size);
   if (!shrink)
-    return nbdedup_fail (EPERM, "volume %s has %" PRIu64 " bytes: making "
-                         "it smaller loses data and needs --shrink", name,
-                         (uint64_t) v->size);
+    return nbdedup_fail (EPERM,
+                         "volume %s has %" PRIu64 " bytes: making "
+                         "it smaller loses data and needs --shrink",
+                         name, (uint64_t) v->size);
   {
     WITH_LOCK (&pool->volumes->lock);
     volume_describe_clients_locked (v, clients, sizeof clients);
     if (v->nr_clients > 0)
-      return nbdedup_fail (EBUSY, "volume %s is in use by %s: disconnect them "
-                           "first", name, clients);
-    v->exclusive = true;        /* no client may attach meanwhile */
+      return nbdedup_fail (EBUSY,
+                           "volume %s is in use by %s: disconnect them "
+                           "first",
+                           name, clients);
+    v->exclusive = true; /* no client may attach meanwhile */
   }
   r = resize (pool, v, size);
   WITH_LOCK (&pool->volumes->lock);
@@ -415,8 +420,10 @@ rename_snapshot (struct nbdedup_pool *pool, const char *old, const char *new)
       snapshot_name_parse (new, &n) == -1)
     return -1;
   if (strcmp (n.volume, o.volume) != 0)
-    return nbdedup_fail (EINVAL, "%s: a snapshot stays with its volume: the "
-                         "new name must be %s@NAME", old, o.volume);
+    return nbdedup_fail (EINVAL,
+                         "%s: a snapshot stays with its volume: the "
+                         "new name must be %s@NAME",
+                         old, o.volume);
   s = volumes_find_snapshot (vs, old);
   if (s == NULL)
     return -1;
@@ -449,7 +456,7 @@ volume_rename (struct nbdedup_pool *pool, const char *old, const char *new)
     return nbdedup_fail (EEXIST, "there is a volume '%s' already", new);
   volume_to_meta (v, &mv);
   snprintf (mv.name, sizeof mv.name, "%s", new);
-  mv.importing = false;         /* complete, or the user keeps it */
+  mv.importing = false; /* complete, or the user keeps it */
   if (put_volume (pool, &mv) == -1)
     return -1;
   WITH_LOCK (&vs->lock);
@@ -495,8 +502,7 @@ volume_get (struct volume *v, const char *property, char **value)
   else if (strcmp (property, "allow") == 0)
     r = asprintf (value, "%s", v->allow);
   else
-    return nbdedup_fail (EINVAL, "a volume has no property '%.64s'",
-                         property);
+    return nbdedup_fail (EINVAL, "a volume has no property '%.64s'", property);
   return r == -1 ? nbdedup_fail (ENOMEM, "no memory") : 0;
 }
 
@@ -524,15 +530,16 @@ check_is_empty (struct volume *v)
   if (pool_sync (v->pool) == -1)
     return -1;
   if (v->layer->blocks > 0 || v->layer->parent || v->snapshots.nr > 0)
-    return nbdedup_fail (EBUSY, "domain: can only be set while volume %s is "
+    return nbdedup_fail (EBUSY,
+                         "domain: can only be set while volume %s is "
                          "empty, is not a clone, and has no snapshots",
                          v->name);
   return 0;
 }
 
 static int
-set_property (struct nbdedup_pool *pool, struct volume *v,
-              const char *property, const char *value)
+set_property (struct nbdedup_pool *pool, struct volume *v, const char *property,
+              const char *value)
 {
   struct set_volume s;
   struct compression c;
@@ -603,8 +610,8 @@ set_alert_in_transaction (void *arg, struct meta_conn *c,
 }
 
 int
-volume_set (struct nbdedup_pool *pool, const char *name,
-            const char *property, const char *value)
+volume_set (struct nbdedup_pool *pool, const char *name, const char *property,
+            const char *value)
 {
   struct volume *v;
   int r;
@@ -622,9 +629,11 @@ volume_set (struct nbdedup_pool *pool, const char *name,
   {
     WITH_LOCK (&pool->volumes->lock);
     if (v->nr_clients > 0)
-      return nbdedup_fail (EBUSY, "domain: can only be set while volume %s has "
-                           "no clients, but it has %u", name, v->nr_clients);
-    v->exclusive = true;        /* no client may attach, and write, meanwhile */
+      return nbdedup_fail (EBUSY,
+                           "domain: can only be set while volume %s has "
+                           "no clients, but it has %u",
+                           name, v->nr_clients);
+    v->exclusive = true; /* no client may attach, and write, meanwhile */
   }
   r = set_property (pool, v, property, value);
   WITH_LOCK (&pool->volumes->lock);

@@ -31,12 +31,12 @@
 
 struct destroy {
   struct volumes *vs;
-  struct volume **victims;      /* owned array; a volume comes after all of
+  struct volume **victims; /* owned array; a volume comes after all of
                                  * its snapshots */
   size_t nr;
   struct tombstones tombstones; /* deleted with their last clone */
   bool recursive, force;
-  json_t *needs;                /* dry run: not owned; options needed */
+  json_t *needs; /* dry run: not owned; options needed */
 };
 
 /* The command needs this option: fail, or in a dry run add it to 'needs'. */
@@ -51,8 +51,9 @@ need (struct destroy *d, const char *option, const char *fmt, ...)
   va_end (args);
   if (d->needs == NULL)
     return nbdedup_fail (EBUSY, "%s", text);
-  json_array_append_new (d->needs, json_pack ("{s:s, s:s}", "option", option,
-                                              "why", text));
+  json_array_append_new (d->needs,
+                         json_pack ("{s:s, s:s}", "option", option, "why",
+                                    text));
   return 0;
 }
 
@@ -140,8 +141,10 @@ check_clones (struct destroy *d)
     n = d->victims[i]->is_snapshot ? clones_left (d, d->victims[i]) : 0;
     if (n > 0) {
       volume_full_name (d->victims[i], name);
-      if (need (d, "--force", "%s has %u clone%s: --force destroys only the "
-                "snapshot", name, n, n == 1 ? "" : "s") == -1)
+      if (need (d, "--force",
+                "%s has %u clone%s: --force destroys only the "
+                "snapshot",
+                name, n, n == 1 ? "" : "s") == -1)
         return -1;
     }
   }
@@ -196,7 +199,7 @@ take_back (struct destroy *d)
   size_t i;
 
   WITH_LOCK (&d->vs->lock);
-  for (i = d->nr; i-- > 0; ) {
+  for (i = d->nr; i-- > 0;) {
     v = d->victims[i];
     assert (v->gone && v->nr_clients > 0 && !v->in_list);
     v->gone = false;
@@ -318,8 +321,8 @@ release (struct destroy *d)
   size_t i;
 
   WITH_LOCK (&d->vs->lock);
-  for (i = d->nr; i-- > 0; ) {
-    assert (d->victims[i]->nr_clients > 0);     /* cut_off's */
+  for (i = d->nr; i-- > 0;) {
+    assert (d->victims[i]->nr_clients > 0); /* cut_off's */
     d->victims[i]->nr_clients--;
     volume_release_locked (d->victims[i]);
   }
@@ -357,18 +360,20 @@ list_victims (const struct destroy *d, json_t *names)
 }
 
 int
-volume_destroy (struct nbdedup_pool *pool, const json_t *names,
-                bool recursive, bool force, json_t *destroyed)
+volume_destroy (struct nbdedup_pool *pool, const json_t *names, bool recursive,
+                bool force, json_t *destroyed)
 {
   struct destroy d = {
-    .vs = pool->volumes, .recursive = recursive, .force = force,
+    .vs = pool->volumes,
+    .recursive = recursive,
+    .force = force,
   };
   json_t *list = json_array ();
   int r = collect (&d, names);
 
   assert_held (&pool->admin);
   if (r == 0) {
-    list_victims (&d, list);    /* before the structs are freed */
+    list_victims (&d, list); /* before the structs are freed */
     r = run (pool, &d);
   }
   if (r == 0)
@@ -385,7 +390,9 @@ volume_destroy_dry (struct nbdedup_pool *pool, const json_t *names,
                     json_t *needs)
 {
   struct destroy d = {
-    .vs = pool->volumes, .recursive = recursive, .force = force,
+    .vs = pool->volumes,
+    .recursive = recursive,
+    .force = force,
     .needs = needs,
   };
   int r = collect (&d, names);

@@ -19,8 +19,7 @@ extern int snapshot_name_parse (const char *s, struct snapshot_name *name);
 /* A volume that is not in the list yet; the caller owns it. */
 extern struct volume *volume_new (struct nbdedup_pool *pool,
                                   const struct meta_volume *mv,
-                                  const char *domain_name,
-                                  struct layer *layer);
+                                  const char *domain_name, struct layer *layer);
 extern struct volume *snapshot_new (struct volume *of,
                                     const struct meta_snapshot *ms,
                                     struct layer *layer);
@@ -31,16 +30,14 @@ extern void volume_set_layer (struct volume *v, struct layer *layer);
 extern void volume_release_locked (struct volume *v);
 
 /* NULL: none.  With volumes->lock held. */
-extern void volume_set_origin_locked (struct volume *v,
-                                      struct volume *origin);
+extern void volume_set_origin_locked (struct volume *v, struct volume *origin);
 
 extern void volume_to_meta (const struct volume *v, struct meta_volume *mv);
-extern void snapshot_to_meta (const struct volume *s,
-                              struct meta_snapshot *ms);
+extern void snapshot_to_meta (const struct volume *s, struct meta_snapshot *ms);
 
 /* Tombstones (tombstone.c) to delete. */
 struct tombstones {
-  struct volume **p;            /* owned, the array */
+  struct volume **p; /* owned, the array */
   size_t nr;
 };
 /* Collect those kept only for volumes in 'leaving', whose origin is about to
@@ -51,8 +48,8 @@ extern int tombstones_collect (struct volume *const *leaving, size_t nr,
 /* Delete their rows; and drop the structs, after the commit and after the
  * volumes in 'leaving' have let go of them.
  */
-extern int tombstones_delete (const struct tombstones *tombstones,
-                              struct meta_conn *c);
+extern int
+tombstones_delete (const struct tombstones *tombstones, struct meta_conn *c);
 extern void tombstones_drop_locked (struct tombstones *tombstones);
 /* 'layer' takes the place of 'child': update the rows; and, after the commit,
  * the structs.
@@ -67,8 +64,8 @@ extern void tombstones_merge_locked (struct volumes *vs,
 /* Its clients, for an error text: "2 clients (uid 1000, uid 0)".  With
  * volumes->lock held.
  */
-extern void volume_describe_clients_locked (const struct volume *v,
-                                            char *buf, size_t len);
+extern void
+volume_describe_clients_locked (const struct volume *v, char *buf, size_t len);
 
 /* The growth of pool.db by a command: it may split a page of each table and
  * index that it adds a row to (ROW_PAGES); and ROWS_PER_PAGE volumes, with
@@ -82,8 +79,8 @@ extern void volume_describe_clients_locked (const struct volume *v,
 extern int volumes_reserve (struct volumes *vs, size_t nr);
 
 /* With volumes->lock held. */
-extern struct volume *list_find (const struct volume_list *list,
-                                 const char *name);
+extern struct volume *
+list_find (const struct volume_list *list, const char *name);
 /* Make room, so that list_insert cannot fail. */
 extern int list_reserve (struct volume_list *list, size_t nr);
 extern void list_insert (struct volume_list *list, struct volume *v);

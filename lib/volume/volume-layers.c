@@ -216,7 +216,7 @@ next_to_die_locked (struct volumes *vs)
   struct layer *l;
   size_t i;
 
-  for (i = vs->layers.nr; i-- > 0; ) {
+  for (i = vs->layers.nr; i-- > 0;) {
     l = vs->layers.p[i];
     if (!l->gone && !l->dying && l->nr_names == 0 && l->nr_children == 0)
       return l;
@@ -324,7 +324,7 @@ layers_want_collecting (struct volumes *vs)
 
 struct collected {
   struct volumes *vs;
-  struct layer **p;             /* owned; so are what they point to */
+  struct layer **p; /* owned; so are what they point to */
   size_t nr;
 };
 

@@ -41,14 +41,14 @@ struct link {
 struct load {
   struct volumes *vs;
   struct meta_conn *c;
-  bool salvage;                 /* go on in spite of damage */
-  unsigned nr_lost;             /* ... so many times */
-  unsigned nr_orphans;          /* layers without their parents */
-  struct meta_volume *volumes;  /* owned, allow too */
+  bool salvage;                /* go on in spite of damage */
+  unsigned nr_lost;            /* ... so many times */
+  unsigned nr_orphans;         /* layers without their parents */
+  struct meta_volume *volumes; /* owned, allow too */
   size_t nr;
-  struct volume **snapshots;    /* owned array; ascending by id, later */
+  struct volume **snapshots; /* owned array; ascending by id, later */
   size_t nr_snapshots;
-  struct link *links;           /* owned */
+  struct link *links; /* owned */
   size_t nr_links;
 };
 
@@ -112,8 +112,10 @@ link_layer (void *opaque, const struct meta_layer *ml)
       ld->nr_orphans++;
       return 0;
     }
-    return damaged (ld, "the parent of layer %" PRIu64 " is missing, or cannot "
-                    "be its parent", ml->id);
+    return damaged (ld,
+                    "the parent of layer %" PRIu64 " is missing, or cannot "
+                    "be its parent",
+                    ml->id);
   }
   WITH_LOCK (&ld->vs->lock);
   l->parent = parent;
@@ -145,8 +147,10 @@ check_circles (struct volumes *vs)
       }
     }
     if (l)
-      return nbdedup_fail (EIO, "pool.db: layer %" PRIu64 " is its own "
-                           "ancestor", l->id);
+      return nbdedup_fail (EIO,
+                           "pool.db: layer %" PRIu64 " is its own "
+                           "ancestor",
+                           l->id);
   }
   return 0;
 }
@@ -177,8 +181,10 @@ check_orphans (struct load *ld)
   for (i = 0; i < vs->layers.nr; ++i) {
     l = vs->layers.p[i];
     if (l->nr_names > 0 && !is_whole_locked (vs, l))
-      return damaged (ld, "an ancestor of layer %" PRIu64 " is missing, or "
-                      "cannot be its ancestor", l->id);
+      return damaged (ld,
+                      "an ancestor of layer %" PRIu64 " is missing, or "
+                      "cannot be its ancestor",
+                      l->id);
   }
   for (i = 0; i < vs->layers.nr; ++i)
     vs->layers.p[i]->lost = false;
@@ -209,7 +215,10 @@ static struct layer *
 add_lost_layer (struct volumes *vs, uint64_t id, uint32_t block_size)
 {
   struct meta_layer ml = {
-    .id = id, .branch = id, .seq = id, .block_size = block_size,
+    .id = id,
+    .branch = id,
+    .seq = id,
+    .block_size = block_size,
   };
   struct layer *l;
 
@@ -267,14 +276,14 @@ make_volume (struct load *ld, const struct meta_volume *mv)
     layer = add_lost_layer (vs, mv->layer, BLOCK_SIZE_MIN);
   if (layer == NULL || layer->dying || !volume_is_name (mv->name))
     return damaged (ld, "volume %" PRIu64 " is damaged", mv->id);
-  if (layer->lost &&
-      damaged (ld, "volume %s has lost its map", mv->name) == -1)
+  if (layer->lost && damaged (ld, "volume %s has lost its map", mv->name) == -1)
     return -1;
   if (read_domain (ld, mv, &domain) == -1 || list_reserve (&vs->list, 1) == -1)
     return -1;
   v = volume_new (vs->pool, mv, domain, layer);
   if (v == NULL)
-    return errno == ENOMEM || !ld->salvage ? -1
+    return errno == ENOMEM || !ld->salvage
+      ? -1
       : damaged (ld, "volume %s: %s", mv->name, nbdedup_error ());
   WITH_LOCK (&vs->lock);
   layer->nr_names++;
@@ -300,12 +309,18 @@ static struct volume *
 add_lost_volume (struct load *ld, uint64_t id)
 {
   struct meta_volume mv = {
-    .id = id, .layer = id, .compress = "none", .dedup = "on", .allow = "",
+    .id = id,
+    .layer = id,
+    .compress = "none",
+    .dedup = "on",
+    .allow = "",
   };
 
   snprintf (mv.name, sizeof mv.name, "lost-%" PRIu64, id);
-  if (damaged (ld, "volume %" PRIu64 " is lost; its snapshots are listed as "
-               "those of %s", id, mv.name) == -1 ||
+  if (damaged (ld,
+               "volume %" PRIu64 " is lost; its snapshots are listed as "
+               "those of %s",
+               id, mv.name) == -1 ||
       make_volume (ld, &mv) == -1)
     return NULL;
   return find_by_id (ld->vs, id);
@@ -329,11 +344,10 @@ make_snapshot (struct load *ld, const struct meta_snapshot *ms,
     return NULL;
   }
   if (layer->lost &&
-      damaged (ld, "snapshot %s@%s has lost its map", of->name,
-               ms->name) == -1)
+      damaged (ld, "snapshot %s@%s has lost its map", of->name, ms->name) == -1)
     return NULL;
   s = list_reserve (&of->snapshots, 1) == -1 ? NULL
-    : snapshot_new (of, ms, layer);
+                                             : snapshot_new (of, ms, layer);
   if (s) {
     layer->nr_names++;
     map_freeze (ld->vs->pool->map, layer);
@@ -380,8 +394,10 @@ load_snapshot (void *opaque, const struct meta_snapshot *ms)
     if (of == NULL && ld->salvage)
       of = add_lost_volume (ld, ms->volume);
     if (of == NULL)
-      return damaged (ld, "snapshot %" PRIu64 " is of a volume that is "
-                      "missing", ms->id);
+      return damaged (ld,
+                      "snapshot %" PRIu64 " is of a volume that is "
+                      "missing",
+                      ms->id);
   }
   s = of ? make_snapshot (ld, ms, of) : make_tombstone (ld, ms);
   if (s == NULL)
@@ -407,16 +423,18 @@ set_origins (struct load *ld)
   size_t i;
 
   if (ld->nr_snapshots > 0)
-    qsort (ld->snapshots, ld->nr_snapshots, sizeof *ld->snapshots,
-           compare_ids);
+    qsort (ld->snapshots, ld->nr_snapshots, sizeof *ld->snapshots, compare_ids);
   for (i = 0; i < ld->nr_links; ++i) {
     key.id = ld->links[i].origin;
-    found = ld->nr_snapshots == 0 ? NULL :
-      bsearch (&k, ld->snapshots, ld->nr_snapshots, sizeof *ld->snapshots,
-               compare_ids);
+    found = ld->nr_snapshots == 0
+      ? NULL
+      : bsearch (&k, ld->snapshots, ld->nr_snapshots, sizeof *ld->snapshots,
+                 compare_ids);
     if (found == NULL) {
-      if (damaged (ld, "snapshot %" PRIu64 ", the origin of a clone, is "
-                   "missing", key.id) == -1)
+      if (damaged (ld,
+                   "snapshot %" PRIu64 ", the origin of a clone, is "
+                   "missing",
+                   key.id) == -1)
         return -1;
       continue;
     }

@@ -25,7 +25,8 @@ volume_is_name (const char *s)
 
   /* "." and "..": programs may use the name as that of a file. */
   return n >= 1 && n <= META_NAME_MAX && strspn (s, ".") != n &&
-    strspn (s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+    strspn (s,
+            "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
             "0123456789._-") == n;
 }
 
@@ -35,10 +36,13 @@ volume_check_name (const char *name)
   const char *at = strchr (name, '@');
 
   if (at != NULL && at != name && at[1] != '\0')
-    return nbdedup_fail (EINVAL, "'%.64s' names a snapshot: give the name of "
-                         "a volume, which has no @", name);
+    return nbdedup_fail (EINVAL,
+                         "'%.64s' names a snapshot: give the name of "
+                         "a volume, which has no @",
+                         name);
   if (!volume_is_name (name))
-    return nbdedup_fail (EINVAL, "'%.64s' is not a volume's name: letters, "
+    return nbdedup_fail (EINVAL,
+                         "'%.64s' is not a volume's name: letters, "
                          "digits, '.', '_', '-', at most 255, not all dots",
                          name);
   return 0;
@@ -50,15 +54,19 @@ snapshot_name_parse (const char *s, struct snapshot_name *name)
   const char *at = strchr (s, '@');
 
   if (at == NULL)
-    return nbdedup_fail (EINVAL, "'%.64s' is not a snapshot's name, which is "
-                         "VOLUME@NAME", s);
+    return nbdedup_fail (EINVAL,
+                         "'%.64s' is not a snapshot's name, which is "
+                         "VOLUME@NAME",
+                         s);
   if ((size_t) (at - s) > META_NAME_MAX || strlen (at + 1) > META_NAME_MAX)
     return nbdedup_fail (EINVAL, "'%.64s...': the name is too long", s);
   snprintf (name->volume, sizeof name->volume, "%.*s", (int) (at - s), s);
   snprintf (name->snapshot, sizeof name->snapshot, "%s", at + 1);
   if (!volume_is_name (name->volume) || !volume_is_name (name->snapshot))
-    return nbdedup_fail (EINVAL, "'%.64s' is not a snapshot's name: letters, "
-                         "digits, '.', '_', '-' on both sides of the @", s);
+    return nbdedup_fail (EINVAL,
+                         "'%.64s' is not a snapshot's name: letters, "
+                         "digits, '.', '_', '-' on both sides of the @",
+                         s);
   return 0;
 }
 
@@ -89,8 +97,8 @@ list_find (const struct volume_list *list, const char *name)
 {
   size_t i = list_position (list, name);
 
-  return i < list->nr && strcmp (list->p[i]->name, name) == 0
-    ? list->p[i] : NULL;
+  return i < list->nr && strcmp (list->p[i]->name, name) == 0 ? list->p[i]
+                                                              : NULL;
 }
 
 int
@@ -124,7 +132,7 @@ list_remove (struct volume_list *list, struct volume *v)
   size_t i = list_position (list, v->name);
 
   assert (v->in_list && list->nr > 0);
-  while (list->p[i] != v)       /* tombstones may have one name */
+  while (list->p[i] != v) /* tombstones may have one name */
     i++;
   list->nr--;
   memmove (&list->p[i], &list->p[i + 1], (list->nr - i) * sizeof *list->p);
@@ -314,10 +322,12 @@ snapshot_to_meta (const struct volume *s, struct meta_snapshot *ms)
 {
   assert (s->is_snapshot && (s->label != NULL || s->of != NULL));
   *ms = (struct meta_snapshot) {
-    .id = s->id, .volume = s->of ? s->of->id : 0,
+    .id = s->id,
+    .volume = s->of ? s->of->id : 0,
     .name = s->label ? s->label : s->name,
     .layer = s->label ? s->remains : s->layer->id,
-    .size = s->size, .time = s->time,
+    .size = s->size,
+    .time = s->time,
     .origin = s->origin ? s->origin->id : 0,
   };
 }
@@ -350,16 +360,16 @@ find_snapshot_locked (struct volumes *vs, const char *name)
   if (v == NULL)
     return NULL;
   s = list_find (&v->snapshots, n.snapshot);
-  return s ? s :
-    nbdedup_fail_null (ENOENT, "volume %s has no snapshot '%s'", n.volume,
-                       n.snapshot);
+  return s ? s
+           : nbdedup_fail_null (ENOENT, "volume %s has no snapshot '%s'",
+                                n.volume, n.snapshot);
 }
 
 static struct volume *
 find_any_locked (struct volumes *vs, const char *name)
 {
   return strchr (name, '@') ? find_snapshot_locked (vs, name)
-    : find_volume_locked (vs, name);
+                            : find_volume_locked (vs, name);
 }
 
 struct volume *
@@ -453,8 +463,10 @@ attach_locked (struct volume *v, unsigned flags, struct nbdedup_volume *h)
   volume_full_name (v, name);
   if (!(flags & NBDEDUP_VOLUME_ADMIN) &&
       !allow_has (allow, h->uid, h->tls_identity))
-    return nbdedup_fail (EACCES, "volume %s: its property allow does not "
-                         "name this client", name);
+    return nbdedup_fail (EACCES,
+                         "volume %s: its property allow does not "
+                         "name this client",
+                         name);
   if (v->layer->lost) {
     /* A volume of size 0 has lost its row, too, and would get no request. */
     if (!(flags & NBDEDUP_VOLUME_LOST) || v->size == 0)
@@ -463,7 +475,7 @@ attach_locked (struct volume *v, unsigned flags, struct nbdedup_volume *h)
   }
   if (v->exclusive || ((flags & NBDEDUP_VOLUME_EXCLUSIVE) && v->nr_clients))
     return nbdedup_fail (EBUSY, "volume %s has a client already", name);
-  assert (!v->gone);            /* what is gone is not in a list */
+  assert (!v->gone); /* what is gone is not in a list */
   v->nr_clients++;
   LIST_INSERT_HEAD (&v->clients, h, link);
   h->lost = v->layer->lost;
@@ -585,7 +597,8 @@ nbdedup_volume_close (struct nbdedup_volume *h)
 int
 nbdedup_pool_list (struct nbdedup_pool *pool,
                    int (*fn) (void *opaque, const char *name, uint64_t size,
-                              bool readonly), void *opaque)
+                              bool readonly),
+                   void *opaque)
 {
   bool readonly = pool->settings.read_only != NBDEDUP_READ_ONLY_OFF;
   struct volumes *vs = pool->volumes;

@@ -34,19 +34,18 @@ extern void volumes_each_background (void *volumes,
 extern void volumes_layer_gone (void *volumes, struct layer *layer);
 
 /* A volume.  Borrowed while pool->admin is held; NULL and ENOENT. */
-extern struct volume *volumes_find (struct volumes *volumes,
-                                    const char *name);
+extern struct volume *volumes_find (struct volumes *volumes, const char *name);
 /* A snapshot, "vol@snap"; and either. */
-extern struct volume *volumes_find_snapshot (struct volumes *volumes,
-                                             const char *name);
-extern struct volume *volumes_find_any (struct volumes *volumes,
-                                        const char *name);
+extern struct volume *
+volumes_find_snapshot (struct volumes *volumes, const char *name);
+extern struct volume *
+volumes_find_any (struct volumes *volumes, const char *name);
 /* The layer with these numbers, and the name of its volume or snapshot, or of
  * one above it.  NULL: there is none.
  */
-extern struct layer *
-volumes_describe_layer (struct volumes *volumes, uint64_t branch,
-                        uint64_t seq, char name[VOLUME_FULL_NAME_MAX]);
+extern struct layer *volumes_describe_layer (struct volumes *volumes,
+                                             uint64_t branch, uint64_t seq,
+                                             char name[VOLUME_FULL_NAME_MAX]);
 /* The value of "origin"; NULL if it is not a clone. */
 extern json_t *volume_origin_json (const struct volume *v);
 
@@ -58,12 +57,12 @@ struct volume_spec {
   const char *compress, *dedup, *domain, *allow;
   bool importing;
 };
-extern int volume_create (struct nbdedup_pool *pool,
-                          const struct volume_spec *spec);
+extern int
+volume_create (struct nbdedup_pool *pool, const struct volume_spec *spec);
 extern int volume_resize (struct nbdedup_pool *pool, const char *name,
                           uint64_t size, bool shrink);
-extern int volume_rename (struct nbdedup_pool *pool, const char *old,
-                          const char *new);
+extern int
+volume_rename (struct nbdedup_pool *pool, const char *old, const char *new);
 /* Destroy volumes and snapshots, all or none; add the names to 'destroyed', an
  * array.
  */
@@ -83,8 +82,8 @@ extern int volume_snapshot (struct nbdedup_pool *pool, const char *name);
 extern int volume_clone (struct nbdedup_pool *pool, const char *snapshot,
                          const char *name, bool numbered, uint64_t start,
                          uint64_t count, json_t *names);
-extern int volume_rollback (struct nbdedup_pool *pool, const char *name,
-                            bool force);
+extern int
+volume_rollback (struct nbdedup_pool *pool, const char *name, bool force);
 extern int volume_set (struct nbdedup_pool *pool, const char *name,
                        const char *property, const char *value);
 /* The value as a malloc'd string; 0, or -1 (EINVAL: no such property). */

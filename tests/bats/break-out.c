@@ -126,8 +126,10 @@ try_files (const char *secret)
   reached ("rename", rename (secret, self) == 0);
   reached ("mkdir", mkdir (self, 0700) == 0);
   reached ("handle", can_open_handle (secret));
-  fd = syscall (SYS_openat2, AT_FDCWD, secret, "\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0"
-                "\0\0\0\0\0\0\0\0", 24);
+  fd = syscall (SYS_openat2, AT_FDCWD, secret,
+                "\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0"
+                "\0\0\0\0\0\0\0\0",
+                24);
   reached ("openat2", fd != -1);
   reached ("unlink", unlink (secret) == 0);
   for (fd = 3; fd < 1024; ++fd)
@@ -147,8 +149,8 @@ try_network (const char *sock)
   reached ("udp", socket (AF_INET, SOCK_DGRAM, 0) != -1);
   reached ("netlink", socket (AF_NETLINK, SOCK_RAW, 0) != -1);
   reached ("pair", socketpair (AF_UNIX, SOCK_STREAM, 0, pair) == 0);
-  reached ("io_uring", syscall (SYS_io_uring_setup, 4, found) != -1 ||
-           errno != ENOSYS);
+  reached ("io_uring",
+           syscall (SYS_io_uring_setup, 4, found) != -1 || errno != ENOSYS);
 }
 
 static void
@@ -171,9 +173,10 @@ try_limits (void)
   struct rlimit limit = { RLIM_INFINITY, RLIM_INFINITY };
 
   reached ("limits", setrlimit (RLIMIT_DATA, &limit) == 0);
-  reached ("memory", mmap (NULL, (size_t) 1 << 40, PROT_READ | PROT_WRITE,
-                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
-                           -1, 0) != MAP_FAILED);
+  reached ("memory",
+           mmap (NULL, (size_t) 1 << 40, PROT_READ | PROT_WRITE,
+                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1,
+                 0) != MAP_FAILED);
   getrlimit (RLIMIT_CPU, &limit);
   reached ("time", limit.rlim_max == RLIM_INFINITY);
   getrlimit (RLIMIT_FSIZE, &limit);

@@ -34,8 +34,8 @@ must (int r)
 }
 
 static void
-live_a_day (struct nbdedup_pool *pool, struct nbdedup_volume *v,
-            uint32_t bytes, uint64_t day)
+live_a_day (struct nbdedup_pool *pool, struct nbdedup_volume *v, uint32_t bytes,
+            uint64_t day)
 {
   json_t *args = json_pack ("{s:b}", "record", 1), *result;
   uint8_t *buf = xmalloc (bytes);

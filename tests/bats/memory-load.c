@@ -23,19 +23,19 @@
 
 #define BLOCK 4096
 #define REQUEST (16 * BLOCK)
-#define WINDOW 8                /* requests in flight, per export */
-#define STEP 4096               /* requests between flushes */
+#define WINDOW 8  /* requests in flight, per export */
+#define STEP 4096 /* requests between flushes */
 #define MAX_EXPORTS 16
 
 struct volume {
   const char *name;
   unsigned id;
   struct nbd_handle *nbd;
-  uint64_t from, to;            /* requests of this step */
+  uint64_t from, to; /* requests of this step */
   pthread_t thread;
 };
 
-static uint64_t nr_requests;    /* per volume */
+static uint64_t nr_requests; /* per volume */
 
 /* The order: a step that has no factor in common with nr_requests. */
 static uint64_t
@@ -91,8 +91,8 @@ load (void *arg)
     atomic_store (&busy[w], true);
     if (nbd_aio_pwrite (v->nbd, bufs + w * REQUEST, REQUEST,
                         place (i) * REQUEST,
-                        (nbd_completion_callback) {
-                          .callback = written, .user_data = &busy[w] },
+                        (nbd_completion_callback) { .callback = written,
+                                                    .user_data = &busy[w] },
                         0) == -1)
       die ("%s: %s", v->name, nbd_get_error ());
   }
@@ -133,8 +133,8 @@ save_state (const char *path, uint64_t done)
 
   snprintf (temporary, sizeof temporary, "%s.new", path);
   f = fopen (temporary, "w");
-  if (f == NULL || fprintf (f, "%" PRIu64 "\n", done) < 0 ||
-      fclose (f) != 0 || rename (temporary, path) == -1)
+  if (f == NULL || fprintf (f, "%" PRIu64 "\n", done) < 0 || fclose (f) != 0 ||
+      rename (temporary, path) == -1)
     die ("%s: %s", path, strerror (errno));
 }
 
@@ -152,7 +152,7 @@ main (int argc, char *argv[])
   nr = argc - 4;
   nr_requests = strtoull (argv[3], NULL, 0) / (REQUEST / BLOCK) / nr;
   while (nr_requests % UINT64_C (2654435761) == 0)
-    nr_requests++;              /* a prime: only its multiples share it */
+    nr_requests++; /* a prime: only its multiples share it */
 
   f = fopen (argv[2], "r");
   if (f) {
@@ -162,7 +162,9 @@ main (int argc, char *argv[])
   }
   for (i = 0; i < nr; ++i) {
     volumes[i] = (struct volume) {
-      .name = argv[4 + i], .id = i, .nbd = nbd_create (),
+      .name = argv[4 + i],
+      .id = i,
+      .nbd = nbd_create (),
     };
     if (volumes[i].nbd == NULL ||
         nbd_set_export_name (volumes[i].nbd, argv[4 + i]) == -1 ||
@@ -186,8 +188,8 @@ main (int argc, char *argv[])
       pthread_join (volumes[i].thread, NULL);
     done = to;
     save_state (argv[2], done);
-    printf ("%" PRIu64 " blocks after %ld s\n",
-            done * nr * (REQUEST / BLOCK), (long) (time (NULL) - start));
+    printf ("%" PRIu64 " blocks after %ld s\n", done * nr * (REQUEST / BLOCK),
+            (long) (time (NULL) - start));
     fflush (stdout);
   }
   for (i = 0; i < nr; ++i) {

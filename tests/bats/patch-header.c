@@ -43,7 +43,7 @@ main (int argc, char *argv[])
   offset = strtoull (argv[3], NULL, 0);
   if (offset > HEADER - 16)
     die ("the offset is at most %d", HEADER - 16);
-  fd = open (argv[1], O_RDWR|O_CLOEXEC);
+  fd = open (argv[1], O_RDWR | O_CLOEXEC);
   if (fd == -1)
     die ("%s: %s", argv[1], strerror (errno));
   for (i = 0; i < 2; ++i) {

@@ -51,11 +51,11 @@ static uint64_t seed;
 static atomic_bool stop;
 static _Atomic uint64_t nr_requests;
 
-#define must(call)                                              \
-  do {                                                          \
-    if ((call) == -1)                                           \
-      die ("SEED=%" PRIu64 " line %d: %s: %s", seed, __LINE__,  \
-           #call, nbd_get_error ());                            \
+#define must(call)                                                             \
+  do {                                                                         \
+    if ((call) == -1)                                                          \
+      die ("SEED=%" PRIu64 " line %d: %s: %s", seed, __LINE__, #call,          \
+           nbd_get_error ());                                                  \
   } while (0)
 
 static struct nbd_handle *
@@ -102,10 +102,11 @@ open_disk (struct disk *d, const char *name, struct rng *rng)
 
   max = 4096;
   d->bounds = xcalloc (max + 1, sizeof d->bounds[0]);
-  for (at = 0; at < d->size && d->nr_pieces < max; ) {
+  for (at = 0; at < d->size && d->nr_pieces < max;) {
     d->bounds[d->nr_pieces++] = at;
-    at += rng_percent (rng, 40) ? rng_between (rng, 1, 3000) :
-      rng_between (rng, 1, 4 * (uint64_t) d->block_size);
+    at += rng_percent (rng, 40)
+      ? rng_between (rng, 1, 3000)
+      : rng_between (rng, 1, 4 * (uint64_t) d->block_size);
   }
   d->bounds[d->nr_pieces] = d->size;
 }
@@ -120,7 +121,7 @@ compare (const struct disk *d, uint64_t offset, uint64_t len,
 
 struct extents {
   struct disk *d;
-  uint64_t offset, limit;       /* compare up to here */
+  uint64_t offset, limit; /* compare up to here */
 };
 
 static int
@@ -139,8 +140,8 @@ check_extents (void *opaque, const char *context, uint64_t offset,
     if ((entries[i + 1] & LIBNBD_STATE_ZERO) && offset < end &&
         !all_zero (e->d->data + offset, end - offset))
       die ("SEED=%" PRIu64 " export %s: %" PRIu64 " bytes at %" PRIu64
-           " are called zero but have data", seed, e->d->name, end - offset,
-           offset);
+           " are called zero but have data",
+           seed, e->d->name, end - offset, offset);
   }
   e->offset = offset;
   return 0;
@@ -178,8 +179,8 @@ request (struct disk *d, uint64_t offset, uint64_t len, uint8_t *buf,
   }
   else if (n < 96)
     must (nbd_block_status (nbd, len, offset,
-                            (nbd_extent_callback) {
-                              .callback = check_extents, .user_data = &e },
+                            (nbd_extent_callback) { .callback = check_extents,
+                                                    .user_data = &e },
                             0));
   else if (n < 98)
     must (nbd_cache (nbd, len, offset, 0));
@@ -234,12 +235,11 @@ verify (struct disk *d, struct rng *rng)
   while (e.offset < d->size) {
     offset = e.offset;
     must (nbd_block_status (nbd, d->size - offset, offset,
-                            (nbd_extent_callback) {
-                              .callback = check_extents, .user_data = &e },
+                            (nbd_extent_callback) { .callback = check_extents,
+                                                    .user_data = &e },
                             0));
     if (e.offset <= offset)
-      die ("export %s: block status stands still at %" PRIu64, d->name,
-           offset);
+      die ("export %s: block status stands still at %" PRIu64, d->name, offset);
   }
   nbd_shutdown (nbd, 0);
   nbd_close (nbd);

@@ -24,10 +24,10 @@
 
 #include "rigs/testutil.h"
 
-#define PIECE 512               /* one write: inside a block */
+#define PIECE 512 /* one write: inside a block */
 #define CHAINS 3
 #define CONNECTIONS 4
-#define SLOTS 96                /* pieces of one chain, written in turn */
+#define SLOTS 96 /* pieces of one chain, written in turn */
 
 static struct nbd_handle *connections[CONNECTIONS];
 static atomic_uint_fast64_t sent[CHAINS], answered[CHAINS];
@@ -107,7 +107,8 @@ writes_in (struct nbd_handle *nbd, const char *name, unsigned chain)
     fill_piece (expected, chain, n);
     if (memcmp (found[slot], expected, PIECE) != 0)
       die ("SEED=%" PRIu64 " %s has write %" PRIu64 " of chain %u, and not "
-           "write %" PRIu64, seed, name, last, chain, n);
+           "write %" PRIu64,
+           seed, name, last, chain, n);
   }
   return last;
 }
@@ -170,8 +171,8 @@ take_and_look (const char *sock, const char *command, const char *name,
   for (chain = 0; chain < CHAINS; ++chain)
     if (last[chain] < least[chain] || last[chain] > most[chain])
       die ("SEED=%" PRIu64 " %s has write %" PRIu64 " of chain %u: it should "
-           "be one of %" PRIu64 " to %" PRIu64, seed, name, last[chain],
-           chain, least[chain], most[chain]);
+           "be one of %" PRIu64 " to %" PRIu64,
+           seed, name, last[chain], chain, least[chain], most[chain]);
 }
 
 int
@@ -196,8 +197,8 @@ main (int argc, char *argv[])
   for (i = 0; i < CONNECTIONS; ++i)
     connections[i] = connect_to (argv[1], argv[2]);
   for (i = 0; i < CHAINS; ++i)
-    if (pthread_create (&threads[i], NULL, run_chain,
-                        (void *) (uintptr_t) i) != 0)
+    if (pthread_create (&threads[i], NULL, run_chain, (void *) (uintptr_t) i) !=
+        0)
       die ("pthread_create");
   for (i = 0; i < nr; ++i) {
     usleep ((useconds_t) rng_below (&rng, 100000));

@@ -36,7 +36,7 @@
 
 #define BLOCK 4096u
 #define PIECE (UINT32_C (1) << 20)
-#define LEAF 64u                /* blocks of a leaf of the map */
+#define LEAF 64u /* blocks of a leaf of the map */
 #define NR_LEAVES 4000u
 #define WARM_PASSES 21
 #define NR_CLONES 1000u
@@ -46,7 +46,7 @@
 static char directory[PATH_MAX];
 struct nbdedup_pool *pool;
 static struct rng rng;
-static uint64_t written;        /* bytes of the large volume */
+static uint64_t written; /* bytes of the large volume */
 static unsigned depth;
 
 static double
@@ -81,8 +81,9 @@ close_pool (void)
 static void
 create (const char *name, uint64_t size)
 {
-  timed ("create", json_pack ("{s:s, s:I, s:i}", "name", name, "size",
-                              (json_int_t) size, "block-size", (int) BLOCK));
+  timed ("create",
+         json_pack ("{s:s, s:I, s:i}", "name", name, "size", (json_int_t) size,
+                    "block-size", (int) BLOCK));
 }
 
 static void
@@ -117,27 +118,47 @@ write_image (const char *name, uint64_t len, uint64_t distinct)
  */
 
 enum figure {
-  CLONE_MS, SNAPSHOT_MS, CLONE_BYTES, CLONES_S, CLONES_BYTES,
-  WARM_1, WARM_N, WARM_RATIO, COLD_1, COLD_N, COLD_RATIO,
-  DESTROY_SHARED, DESTROY_LAST,
-  READ_P99_IDLE, READ_P99_SHARED, READ_P99_LAST,
-  WRITE_P99_IDLE, WRITE_P99_SHARED, WRITE_P99_LAST,
+  CLONE_MS,
+  SNAPSHOT_MS,
+  CLONE_BYTES,
+  CLONES_S,
+  CLONES_BYTES,
+  WARM_1,
+  WARM_N,
+  WARM_RATIO,
+  COLD_1,
+  COLD_N,
+  COLD_RATIO,
+  DESTROY_SHARED,
+  DESTROY_LAST,
+  READ_P99_IDLE,
+  READ_P99_SHARED,
+  READ_P99_LAST,
+  WRITE_P99_IDLE,
+  WRITE_P99_SHARED,
+  WRITE_P99_LAST,
   NR_FIGURES
 };
 
 static const char *const figure_names[NR_FIGURES] = {
-  "clone of 1 TiB, ms", "snapshot of 1 TiB, ms",
-  "bytes added by one clone", "1,000 clones, s",
+  "clone of 1 TiB, ms",
+  "snapshot of 1 TiB, ms",
+  "bytes added by one clone",
+  "1,000 clones, s",
   "bytes added by 1,000 clones",
-  "warm read at depth 1, us", "warm read at full depth, us",
+  "warm read at depth 1, us",
+  "warm read at full depth, us",
   "  ratio (at most 1.3)",
-  "cold read at depth 1, us", "cold read at full depth, us",
+  "cold read at depth 1, us",
+  "cold read at full depth, us",
   "  ratio (at most 5)",
   "destroy, records shared: references/s",
   "destroy, records die: references/s",
-  "other volume's read p99, us", "  during destroy, records shared",
+  "other volume's read p99, us",
+  "  during destroy, records shared",
   "  during destroy, records die",
-  "other volume's write p99, us", "  during destroy, records shared",
+  "other volume's write p99, us",
+  "  during destroy, records shared",
   "  during destroy, records die",
 };
 
@@ -196,17 +217,18 @@ bench_clone (void)
 
   create ("golden", UINT64_C (1) << 40);
   write_image ("golden", written, 1000);
-  figures[SNAPSHOT_MS][round_nr] =
-    1000 * timed ("snapshot", json_pack ("{s:s}", "name", "golden@v1"));
+  figures[SNAPSHOT_MS][round_nr] = 1000 *
+    timed ("snapshot", json_pack ("{s:s}", "name", "golden@v1"));
   before = pool_bytes ();
-  figures[CLONE_MS][round_nr] =
-    1000 * timed ("clone", json_pack ("{s:s, s:s}", "snapshot", "golden@v1",
-                                      "name", "one"));
+  figures[CLONE_MS][round_nr] = 1000 *
+    timed ("clone",
+           json_pack ("{s:s, s:s}", "snapshot", "golden@v1", "name", "one"));
   after = pool_bytes ();
   figures[CLONE_BYTES][round_nr] = (double) after - (double) before;
-  figures[CLONES_S][round_nr] =
-    timed ("clone", json_pack ("{s:s, s:s, s:i}", "snapshot", "golden@v1",
-                               "name", "web", "count", (int) NR_CLONES));
+  figures[CLONES_S][round_nr] = timed ("clone",
+                                       json_pack ("{s:s, s:s, s:i}", "snapshot",
+                                                  "golden@v1", "name", "web",
+                                                  "count", (int) NR_CLONES));
   figures[CLONES_BYTES][round_nr] = (double) pool_bytes () - (double) after;
 }
 
@@ -230,8 +252,9 @@ make_deep (const char *name, unsigned nr_snapshots)
   for (i = 0; i < nr_snapshots; ++i) {
     for (j = 0; j < 20; ++j) {
       fill_compressible (buf, BLOCK, rng_next (&rng));
-      if (nbdedup_volume_write (v, buf, BLOCK, rng_below (&rng, NR_LEAVES) *
-                                LEAF * BLOCK) == -1)
+      if (nbdedup_volume_write (v, buf, BLOCK,
+                                rng_below (&rng, NR_LEAVES) * LEAF * BLOCK) ==
+          -1)
         die ("%s: %s", name, nbdedup_error ());
     }
     snprintf (snap, sizeof snap, "%s@%u", name, i);
@@ -253,8 +276,8 @@ read_leaves (struct nbdedup_volume *v, const unsigned *order)
 
   for (i = 0; i < NR_LEAVES; ++i) {
     start = now ();
-    if (nbdedup_volume_read (v, buf, BLOCK, ((uint64_t) order[i] * LEAF + 7) *
-                             BLOCK) == -1)
+    if (nbdedup_volume_read (v, buf, BLOCK,
+                             ((uint64_t) order[i] * LEAF + 7) * BLOCK) == -1)
       die ("read: %s", nbdedup_error ());
     samples[i] = 1e6 * (now () - start);
   }
@@ -273,8 +296,8 @@ read_leaves_again (struct nbdedup_volume *v, const unsigned *order)
   for (pass = 0; pass < WARM_PASSES; ++pass) {
     start = now ();
     for (i = 0; i < NR_LEAVES; ++i)
-      if (nbdedup_volume_read (v, buf, BLOCK, ((uint64_t) order[i] * LEAF +
-                                               7) * BLOCK) == -1)
+      if (nbdedup_volume_read (v, buf, BLOCK,
+                               ((uint64_t) order[i] * LEAF + 7) * BLOCK) == -1)
         die ("read: %s", nbdedup_error ());
     samples[pass] = 1e6 * (now () - start) / NR_LEAVES;
   }
@@ -348,7 +371,7 @@ bench_destroy (void)
 
 struct other {
   atomic_bool stop;
-  double *reads, *writes;       /* owned */
+  double *reads, *writes; /* owned */
   size_t nr_reads, nr_writes;
 };
 
@@ -388,8 +411,7 @@ use_other (void *arg)
 }
 
 static void
-measure_other (void (*meanwhile) (void), enum figure reads,
-               enum figure writes)
+measure_other (void (*meanwhile) (void), enum figure reads, enum figure writes)
 {
   struct other o = {
     .reads = xcalloc (MAX_SAMPLES, sizeof (double)),

@@ -64,14 +64,14 @@
 /* "v" has the records in image order, "w" all else. */
 #define VOLUME_BYTES (UINT64_C (1) << 40)
 #define VOLUME_BLOCKS (VOLUME_BYTES / BLOCK)
-#define SCATTER 64u             /* one block of each leaf */
+#define SCATTER 64u /* one block of each leaf */
 
 struct nbdedup_pool *pool;
 static char directory[PATH_MAX];
 static unsigned nr_threads;
-static uint64_t nr_probe;       /* blocks of each measurement */
-static uint64_t nr_v, nr_w;     /* blocks of "v", and leaves of "w", so far */
-static uint64_t next_content;   /* of the scattered blocks */
+static uint64_t nr_probe;     /* blocks of each measurement */
+static uint64_t nr_v, nr_w;   /* blocks of "v", and leaves of "w", so far */
+static uint64_t next_content; /* of the scattered blocks */
 
 /* Places of threads that compute. */
 static pthread_mutex_t places_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -151,7 +151,7 @@ digest_of (uint64_t content, struct digest *digest)
     word = rng_next (&rng);
     memcpy ((uint8_t *) digest + i, &word,
             sizeof *digest - i < sizeof word ? sizeof *digest - i
-            : sizeof word);
+                                             : sizeof word);
   }
 }
 
@@ -161,7 +161,9 @@ new_record (const struct digest *digest, const struct placement *p,
 {
   *r = (struct record) {
     .ptr = { .addr = p->addr, .psize = SECTOR, .codec = CODEC_LZ4 },
-    .lsize = BLOCK, .slot = p->slot, .flags = RECORD_INDEXED,
+    .lsize = BLOCK,
+    .slot = p->slot,
+    .flags = RECORD_INDEXED,
     .digest = *digest,
   };
 }
@@ -203,15 +205,15 @@ write_batch (struct layer *layer, const struct block *blocks, unsigned nr)
   for (i = 0; i < nr_missing; ++i) {
     new_record (&digests[missing[i]], &place[i], &r);
     must (txg_log_record (pool->txg, &r, place[i].chunk_addr));
-    if (ddt_insert (pool->ddt, &r, place[i].chunk_addr,
-                    &ptrs[missing[i]]) == -1)
+    if (ddt_insert (pool->ddt, &r, place[i].chunk_addr, &ptrs[missing[i]]) ==
+        -1)
       die ("%s", nbdedup_error ());
     room_touch_new (&touched, ptrs[missing[i]].addr);
   }
   for (i = 0; i < nr; ++i) {
     room_touch_ref (&touched, ptrs[i].addr);
-    must (txg_set_pointer (pool->txg, layer, blocks[i].block, &ptrs[i],
-                           &touched));
+    must (
+      txg_set_pointer (pool->txg, layer, blocks[i].block, &ptrs[i], &touched));
   }
   txg_return (pool->txg, pages, &touched);
   txg_leave (pool->txg);
@@ -228,7 +230,7 @@ struct work {
   uint64_t nr;
   void (*choose) (const struct work *work, uint64_t i, struct block *b);
   bool holes;
-  unsigned run;                 /* length of a run of duplicates */
+  unsigned run; /* length of a run of duplicates */
   uint64_t seed;
 
   uint64_t first_block, first_content, nr_contents;
@@ -236,7 +238,7 @@ struct work {
   atomic_uint_fast64_t longest_ns;
 };
 
-static double longest;          /* ms, at this size */
+static double longest; /* ms, at this size */
 
 static void
 note_longest (struct work *work, uint64_t ns)
@@ -378,9 +380,9 @@ make_pool (void)
   must (nbdedup_pool_create (directory, NULL));
   open_default (directory, "ddt-scale");
   for (i = 0; i < 2; ++i)
-    run ("create", json_pack ("{s:s, s:I, s:i}", "name", names[i], "size",
-                              (json_int_t) VOLUME_BYTES, "block-size",
-                              (int) BLOCK));
+    run ("create",
+         json_pack ("{s:s, s:I, s:i}", "name", names[i], "size",
+                    (json_int_t) VOLUME_BYTES, "block-size", (int) BLOCK));
 }
 
 /* Bytes on disk of the files whose names begin with 'prefix'. */
@@ -424,9 +426,12 @@ proc_figure (const char *file, const char *name)
  */
 
 static const char *const columns[] = {
-  "millions", "image", "scattered", "run1", "run10", "run100", "run1000",
-  "returned", "returned_scattered", "longest_ms", "open_s", "open_killed_s",
-  "pooldb_bytes", "disk_bytes", "rss_mib", "read_bytes", "written_bytes",
+  "millions",     "image",         "scattered",
+  "run1",         "run10",         "run100",
+  "run1000",      "returned",      "returned_scattered",
+  "longest_ms",   "open_s",        "open_killed_s",
+  "pooldb_bytes", "disk_bytes",    "rss_mib",
+  "read_bytes",   "written_bytes",
 };
 #define NR_COLUMNS (sizeof columns / sizeof columns[0])
 
@@ -434,8 +439,11 @@ static double
 fill (uint64_t nr)
 {
   struct work work = {
-    .layer = v->volume->layer, .nr = nr, .choose = choose_next,
-    .first_block = nr_v, .first_content = nr_v,
+    .layer = v->volume->layer,
+    .nr = nr,
+    .choose = choose_next,
+    .first_block = nr_v,
+    .first_content = nr_v,
   };
   double rate = do_work (&work, false);
 
@@ -447,8 +455,11 @@ static double
 scatter (void)
 {
   struct work work = {
-    .layer = w->volume->layer, .nr = nr_probe, .choose = choose_scattered,
-    .first_block = nr_w, .first_content = next_content,
+    .layer = w->volume->layer,
+    .nr = nr_probe,
+    .choose = choose_scattered,
+    .first_block = nr_w,
+    .first_content = next_content,
   };
   double rate = do_work (&work, false);
 
@@ -462,8 +473,12 @@ static double
 duplicates (unsigned run)
 {
   struct work work = {
-    .layer = w->volume->layer, .nr = nr_probe, .choose = choose_run,
-    .run = run, .seed = nr_v + run, .first_block = VOLUME_BLOCKS / 2,
+    .layer = w->volume->layer,
+    .nr = nr_probe,
+    .choose = choose_run,
+    .run = run,
+    .seed = nr_v + run,
+    .first_block = VOLUME_BLOCKS / 2,
     .nr_contents = nr_v,
   };
 
@@ -474,8 +489,11 @@ static double
 give_back (void (*choose) (const struct work *, uint64_t, struct block *))
 {
   struct work work = {
-    .layer = w->volume->layer, .nr = nr_probe, .choose = choose,
-    .holes = true, .first_block = VOLUME_BLOCKS / 2,
+    .layer = w->volume->layer,
+    .nr = nr_probe,
+    .choose = choose,
+    .holes = true,
+    .first_block = VOLUME_BLOCKS / 2,
   };
 
   return do_work (&work, true);
@@ -553,8 +571,9 @@ measure (uint64_t millions)
   f[16] = (double) written / nr;
 
   for (i = 0; i < NR_COLUMNS; ++i)
-    printf ("%*.*f", (int) strlen (columns[i]) < 9 ? 10
-            : (int) strlen (columns[i]) + 1, f[i] < 100 ? 2 : 0, f[i]);
+    printf ("%*.*f",
+            (int) strlen (columns[i]) < 9 ? 10 : (int) strlen (columns[i]) + 1,
+            f[i] < 100 ? 2 : 0, f[i]);
   printf ("\n");
   fflush (stdout);
   if (json == NULL || *json == 0)
@@ -579,8 +598,9 @@ main (void)
   unsigned i;
 
   nr_probe = probe && *probe ? strtoull (probe, NULL, 10) : 200000;
-  free_places = cpus < 1 ? 1 : cpus > (long) MAX_CPUS ? (int) MAX_CPUS
-    : (int) cpus;
+  free_places = 1;
+  if (cpus > 1)
+    free_places = (int) (cpus < (long) MAX_CPUS ? cpus : (long) MAX_CPUS);
   nr_threads = 2 * (unsigned) free_places;
   if (given && *given)
     snprintf (directory, sizeof directory, "%s", given);
@@ -590,12 +610,13 @@ main (void)
   mallopt (M_ARENA_MAX, 2);
   mallopt (M_MMAP_THRESHOLD, 128 << 10);
   mallopt (M_TRIM_THRESHOLD, 256 << 10);
-  next_content = UINT64_C (1) << 48;    /* none of "v" */
+  next_content = UINT64_C (1) << 48; /* none of "v" */
   make_pool ();
   open_volumes ();
   for (i = 0; i < NR_COLUMNS; ++i)
-    printf ("%*s", (int) strlen (columns[i]) < 9 ? 10
-            : (int) strlen (columns[i]) + 1, columns[i]);
+    printf ("%*s",
+            (int) strlen (columns[i]) < 9 ? 10 : (int) strlen (columns[i]) + 1,
+            columns[i]);
   printf ("\n");
   if (sizes == NULL || *sizes == 0)
     sizes = "1 5 10";

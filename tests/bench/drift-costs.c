@@ -97,8 +97,9 @@ run_command (const char *const *argv)
 static void
 start_server (void)
 {
-  const char *argv[] = { "nbdkit", "-f", "-U", server.socket, plugin,
-                         pool_key, "drift-interval=0", NULL };
+  const char *argv[] = { "nbdkit",           "-f",   "-U",
+                         server.socket,      plugin, pool_key,
+                         "drift-interval=0", NULL };
   struct nbd_handle *nbd;
 
   server.pid = process_start (argv, "/dev/stderr", NULL);
@@ -120,8 +121,7 @@ stop_server (void)
 static double
 drift_seconds (void)
 {
-  const char *argv[] = { nbdedup, "-p", pool, "drift", golden, "--json",
-                         NULL };
+  const char *argv[] = { nbdedup, "-p", pool, "drift", golden, "--json", NULL };
   double start = now ();
 
   run_command (argv);
@@ -160,8 +160,11 @@ cpu_seconds (void)
 
   snprintf (path, sizeof path, "/proc/%d/stat", (int) server.pid);
   f = fopen (path, "r");
-  if (f == NULL || fscanf (f, "%*d %*s %*c %*d %*d %*d %*d %*d %*u %*u %*u "
-                           "%*u %*u %lu %lu", &user, &system) != 2)
+  if (f == NULL ||
+      fscanf (f,
+              "%*d %*s %*c %*d %*d %*d %*d %*d %*u %*u %*u "
+              "%*u %*u %lu %lu",
+              &user, &system) != 2)
     die ("%s: cannot be read", path);
   fclose (f);
   return (double) (user + system) / sysconf (_SC_CLK_TCK);
@@ -242,8 +245,7 @@ start_clients (bool sequential)
       die ("cannot connect");
     clients[i].rng = rng_make (now () * 1e6, i);
     clients[i].sequential = sequential;
-    if (pthread_create (&clients[i].thread, NULL, use_volume,
-                        &clients[i]) != 0)
+    if (pthread_create (&clients[i].thread, NULL, use_volume, &clients[i]) != 0)
       die ("pthread_create failed");
   }
 }
@@ -324,7 +326,7 @@ measure_load (bool sequential)
 
   start_server ();
   start_clients (sequential);
-  rate_without ();              /* warms up */
+  rate_without (); /* warms up */
   for (i = 0; i < nr_rounds; ++i) {
     without[i] = rate_without ();
     with[i] = rate_with (&seconds[i]);
@@ -344,10 +346,9 @@ measure_load (bool sequential)
 static void
 make_load_volume (void)
 {
-  const char *create[] = { nbdedup, "-p", pool, "create", "load", "1G",
-                           NULL };
-  const char *destroy[] = { nbdedup, "-p", pool, "destroy", "load", "--wait",
-                            NULL };
+  const char *create[] = { nbdedup, "-p", pool, "create", "load", "1G", NULL };
+  const char *destroy[] = { nbdedup, "-p",     pool, "destroy",
+                            "load",  "--wait", NULL };
   uint8_t *buf = xmalloc (SEQUENTIAL_LEN);
   struct nbd_handle *nbd;
   uint64_t offset;

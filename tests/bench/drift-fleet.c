@@ -33,8 +33,8 @@
 #define UNIQUE (UINT64_C (1) << 48)
 
 struct nbdedup_pool *pool;
-static uint64_t nr_blocks, nr_changed;  /* of a volume; of a clone */
-static uint64_t nr_upgrades;            /* runs that clones share */
+static uint64_t nr_blocks, nr_changed; /* of a volume; of a clone */
+static uint64_t nr_upgrades;           /* runs that clones share */
 static uint32_t block_size;
 static unsigned nr_clones, percent;
 static atomic_uint next_clone;
@@ -47,8 +47,7 @@ write_run (struct nbdedup_volume *v, uint8_t *buf, uint64_t block,
 
   for (i = 0; i < nr; ++i)
     memcpy (buf + (size_t) i * block_size, &contents[i], sizeof contents[i]);
-  if (nbdedup_volume_write (v, buf, nr * block_size,
-                            block * block_size) == -1)
+  if (nbdedup_volume_write (v, buf, nr * block_size, block * block_size) == -1)
     die ("write: %s", nbdedup_error ());
 }
 
@@ -74,9 +73,10 @@ write_golden (void)
   uint64_t contents[RUN_BYTES / 4096], block;
   unsigned i, nr = blocks_of_run ();
 
-  run ("create", json_pack ("{s:s, s:I, s:I}", "name", "golden", "size",
-                             (json_int_t) (nr_blocks * block_size),
-                             "block-size", (json_int_t) block_size));
+  run ("create",
+       json_pack ("{s:s, s:I, s:I}", "name", "golden", "size",
+                  (json_int_t) (nr_blocks * block_size), "block-size",
+                  (json_int_t) block_size));
   v = open_volume ("golden");
   for (block = 0; block + nr <= nr_blocks; block += nr) {
     for (i = 0; i < nr; ++i)
@@ -99,7 +99,7 @@ pick_contents (struct rng *rng, uint64_t block, uint64_t *unique,
   *moved_to = block;
   if (kind < 40) {
     upgrade = rng_below (rng, nr_upgrades);
-    if (kind < 30)              /* at one place on all machines */
+    if (kind < 30) /* at one place on all machines */
       *moved_to = upgrade * UINT64_C (2654435761) %
         (nr_blocks - blocks_of_run ());
     return UPGRADES + upgrade * blocks_of_run ();
@@ -171,8 +171,9 @@ main (int argc, char *argv[])
   if (pool == NULL)
     die ("open: %s", nbdedup_error ());
   write_golden ();
-  run ("clone", json_pack ("{s:s, s:s, s:i}", "snapshot", "golden@v1",
-                            "name", "web", "count", (int) nr_clones));
+  run ("clone",
+       json_pack ("{s:s, s:s, s:i}", "snapshot", "golden@v1", "name", "web",
+                  "count", (int) nr_clones));
   atomic_init (&next_clone, 1);
   for (i = 0; i < NR_THREADS; ++i)
     if (pthread_create (&threads[i], NULL, write_clones, NULL) != 0)

@@ -127,7 +127,8 @@ print_counters (void)
   for (i = 0; i < nr; ++i) {
     c = list[i];
     printf ("  %-22.22s %-15.15s %10" PRIu64 " %8" PRIu64 " %6.2f%% %9.1f"
-            " %7" PRIu64 " %11" PRIu64 "\n", file_in_lib (c->file), c->name, c->taken, c->waited,
+            " %7" PRIu64 " %11" PRIu64 "\n",
+            file_in_lib (c->file), c->name, c->taken, c->waited,
             100.0 * (double) c->waited / (double) c->taken,
             (double) c->wait_ns / 1e6, c->held_ns / c->taken,
             c->longest_ns / 1000);
@@ -146,10 +147,11 @@ run_load (const struct load *load, struct nbdedup_volume *volumes[NR_VOLUMES],
   reset_counters ();
   for (i = 0; i < nr; ++i) {
     clients[i] = (struct client) {
-      .load = load, .volume = volumes[i % NR_VOLUMES], .seed = i + 1,
+      .load = load,
+      .volume = volumes[i % NR_VOLUMES],
+      .seed = i + 1,
     };
-    if (pthread_create (&clients[i].thread, NULL, run_client,
-                        &clients[i]) != 0)
+    if (pthread_create (&clients[i].thread, NULL, run_client, &clients[i]) != 0)
       die ("pthread_create failed");
   }
   clock_sleep_ms (ms);
@@ -200,9 +202,9 @@ run_loads (unsigned nr_workers, unsigned nr_clients, uint64_t ms)
   open_with (directory, nr_workers);
   for (i = 0; i < NR_VOLUMES; ++i) {
     snprintf (name, sizeof name, "v%u", i);
-    run ("create", json_pack ("{s:s,s:I,s:i}", "name", name, "size",
-                              (json_int_t) VOLUME_BYTES, "block-size",
-                              (int) BLOCK));
+    run ("create",
+         json_pack ("{s:s,s:I,s:i}", "name", name, "size",
+                    (json_int_t) VOLUME_BYTES, "block-size", (int) BLOCK));
     volumes[i] = open_volume (name);
     fill_volume (volumes[i], (i + 1) * VOLUME_BYTES);
   }
@@ -238,7 +240,8 @@ struct nbdedup_pool *pool;
 int
 main (void)
 {
-  fprintf (stderr, "lock-waits: this build does not count: configure it with "
+  fprintf (stderr,
+           "lock-waits: this build does not count: configure it with "
            "--enable-lock-counters, or run make bench-locks\n");
   return 77;
 }

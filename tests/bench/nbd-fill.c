@@ -53,11 +53,10 @@
 #define SCATTERED (UINT64_C (1) << 27)
 #define DUPLICATES (UINT64_C (3) << 26)
 
-#define must(call)                                              \
-  do {                                                          \
-    if ((call) == -1)                                           \
-      die ("line %d: %s: %s", __LINE__, #call,                  \
-           nbd_get_error ());                                   \
+#define must(call)                                                             \
+  do {                                                                         \
+    if ((call) == -1)                                                          \
+      die ("line %d: %s: %s", __LINE__, #call, nbd_get_error ());              \
   } while (0)
 
 struct slot {
@@ -74,15 +73,15 @@ struct work {
   unsigned step;
   uint64_t nr;
   uint64_t first_block, first_content;
-  unsigned run;                 /* of duplicates; 0: new blocks */
-  bool random;                  /* requests in random order */
+  unsigned run; /* of duplicates; 0: new blocks */
+  bool random;  /* requests in random order */
 };
 
 static struct nbd_handle *nbd;
 static struct slot slots[DEPTH_MAX];
 static unsigned depth, nr_busy;
-static double longest;          /* seconds */
-static double longest_of_all;   /* of this size */
+static double longest;        /* seconds */
+static double longest_of_all; /* of this size */
 static const char *pid, *pool;
 static uint64_t nr_probe, nr_new, nr_scattered, wal_bytes, round_nr;
 
@@ -276,10 +275,14 @@ static void
 fill (const char *name, const char *key, uint64_t nr)
 {
   nr -= nr % BATCH;
-  work (name, key, &(struct work) {
-    .kind = WRITE, .step = BATCH, .nr = nr, .first_block = nr_new,
-    .first_content = nr_new,
-  });
+  work (name, key,
+        &(struct work) {
+          .kind = WRITE,
+          .step = BATCH,
+          .nr = nr,
+          .first_block = nr_new,
+          .first_content = nr_new,
+        });
   nr_new += nr;
 }
 
@@ -289,10 +292,14 @@ duplicates (unsigned run, const char *key)
   char name[32];
 
   snprintf (name, sizeof name, "run %u", run);
-  work (name, key, &(struct work) {
-    .kind = WRITE, .step = BATCH, .nr = nr_probe, .run = run,
-    .first_block = DUPLICATES,
-  });
+  work (name, key,
+        &(struct work) {
+          .kind = WRITE,
+          .step = BATCH,
+          .nr = nr_probe,
+          .run = run,
+          .first_block = DUPLICATES,
+        });
 }
 
 static void
@@ -315,26 +322,42 @@ measure (uint64_t millions)
   fill ("image order", "image", nr_probe);
   read = server_figure ("io", "read_bytes") - read;
   written = server_figure ("io", "write_bytes") - written;
-  work ("scattered", "scattered", &(struct work) {
-    .kind = WRITE, .step = 1, .nr = nr_probe, .random = true,
-    .first_block = SCATTERED + nr_scattered,
-    .first_content = (UINT64_C (1) << 48) + nr_scattered,
-  });
+  work ("scattered", "scattered",
+        &(struct work) {
+          .kind = WRITE,
+          .step = 1,
+          .nr = nr_probe,
+          .random = true,
+          .first_block = SCATTERED + nr_scattered,
+          .first_content = (UINT64_C (1) << 48) + nr_scattered,
+        });
   nr_scattered += nr_probe;
   for (run = 1; run <= 1000; run *= 10)
     duplicates (run, keys[i++]);
-  work ("trim", "returned", &(struct work) {
-    .kind = TRIM, .step = BATCH, .nr = nr_probe, .first_block = DUPLICATES,
-  });
+  work ("trim", "returned",
+        &(struct work) {
+          .kind = TRIM,
+          .step = BATCH,
+          .nr = nr_probe,
+          .first_block = DUPLICATES,
+        });
   duplicates (1, NULL);
-  work ("trim scattered", "returned_scattered", &(struct work) {
-    .kind = TRIM, .step = 1, .nr = nr_probe, .first_block = DUPLICATES,
-    .random = true,
-  });
-  work ("read", "read", &(struct work) {
-    .kind = READ, .step = 1, .nr = nr_probe, .first_block = nr_new - nr_probe,
-    .random = true,
-  });
+  work ("trim scattered", "returned_scattered",
+        &(struct work) {
+          .kind = TRIM,
+          .step = 1,
+          .nr = nr_probe,
+          .first_block = DUPLICATES,
+          .random = true,
+        });
+  work ("read", "read",
+        &(struct work) {
+          .kind = READ,
+          .step = 1,
+          .nr = nr_probe,
+          .first_block = nr_new - nr_probe,
+          .random = true,
+        });
   memory = server_figure ("status", "VmRSS");
   note ("longest_ms", longest_of_all * 1e3);
   note ("wal_mib", (double) (wal_bytes >> 20));
@@ -342,7 +365,8 @@ measure (uint64_t millions)
   note ("read_bytes", (double) read / nr_probe);
   note ("written_bytes", (double) written / nr_probe);
   printf ("  WAL %" PRIu64 " MiB  memory %" PRIu64 " MiB  read %.0f  written "
-          "%.0f\n", wal_bytes >> 20, memory >> 10, (double) read / nr_probe,
+          "%.0f\n",
+          wal_bytes >> 20, memory >> 10, (double) read / nr_probe,
           (double) written / nr_probe);
   append_json ();
 }

@@ -14,7 +14,7 @@
 
 #include "crash/crash-model.h"
 
-#define MAX_SECTORS 16384        /* of the fourth volume */
+#define MAX_SECTORS 16384 /* of the fourth volume */
 #define MODEL_BLOCK 4096
 
 atomic_bool stop_administration;
@@ -60,13 +60,13 @@ must_run (const char *const *args)
 
 static const char *const names[] = { "scratch", "other" };
 static const char *const codecs[] = { "lz4", "zstd", "none" };
-#define ANY_CODEC (-1U)         /* the pool's codec, for an imported volume */
+#define ANY_CODEC (-1U) /* the pool's codec, for an imported volume */
 
 struct scratch {
   bool exists;
-  unsigned name, codec;         /* of those above */
+  unsigned name, codec; /* of those above */
   uint64_t size;
-  bool imported;                /* its content is that of the image */
+  bool imported; /* its content is that of the image */
 };
 
 /* The volume after the last command that exited 0.  If a command was
@@ -74,9 +74,9 @@ struct scratch {
  */
 static struct scratch now, next;
 static bool unsure;
-static struct block_model *model;       /* of its content, if it exists */
-static uint8_t *content;                /* with all writes */
-static uint8_t image[MAX_SECTORS * 512 + MODEL_BLOCK];  /* the last one */
+static struct block_model *model; /* of its content, if it exists */
+static uint8_t *content;          /* with all writes */
+static uint8_t image[MAX_SECTORS * 512 + MODEL_BLOCK]; /* the last one */
 static unsigned op_number;
 
 static void
@@ -135,8 +135,9 @@ make_image (struct rng *rng, const char *path, uint64_t size)
 
   memset (image, 0, sizeof image);
   for (i = 0; i < size / len; ++i)
-    fill_content (image + rng_below (rng, size - len) / MODEL_BLOCK *
-                  MODEL_BLOCK, len, MODEL_BLOCK, NR_DUPS, rng);
+    fill_content (image +
+                    rng_below (rng, size - len) / MODEL_BLOCK * MODEL_BLOCK,
+                  len, MODEL_BLOCK, NR_DUPS, rng);
   f = fopen (path, "w");
   if (f == NULL || fwrite (image, 1, size, f) != size || fclose (f) != 0)
     die ("%s: %s", path, strerror (errno));
@@ -177,10 +178,9 @@ fill_scratch (struct rng *rng, bool flush)
   nbd_close (nbd);
   return;
 
- failed:
+failed:
   if (!is_dying ()) {
-    fprintf (stderr, "writing to %s: %s\n", names[now.name],
-             nbd_get_error ());
+    fprintf (stderr, "writing to %s: %s\n", names[now.name], nbd_get_error ());
     give_up ();
   }
   nbd_close (nbd);
@@ -195,7 +195,7 @@ run_when_free (char **output, const char *const *args)
   unsigned tries;
   int status;
 
-  for (tries = 0; ; ++tries) {
+  for (tries = 0;; ++tries) {
     status = run_command (output, args);
     if (status == 0 || tries == 100 || is_dying () ||
         strstr (*output, "in use by") == NULL)
@@ -210,7 +210,7 @@ static bool
 change_scratch (struct rng *rng)
 {
   const char *args[8] = { NULL };
-  char size[32], path[PATH_MAX], *output;     /* 'size': or another argument */
+  char size[32], path[PATH_MAX], *output; /* 'size': or another argument */
   unsigned n = rng_below (rng, 100), i = 0;
   int status;
 
@@ -219,7 +219,10 @@ change_scratch (struct rng *rng)
   snprintf (size, sizeof size, "%" PRIu64, next.size);
   if (!now.exists) {
     next = (struct scratch) {
-      true, 0, rng_below (rng, sizeof codecs / sizeof codecs[0]), next.size,
+      true,
+      0,
+      rng_below (rng, sizeof codecs / sizeof codecs[0]),
+      next.size,
       rng_percent (rng, 50),
     };
     args[i++] = next.imported ? "import" : "create";
@@ -302,9 +305,9 @@ rewrite_volume (struct rng *rng)
   const char *const name = models[rng_below (rng, NR_VOLUMES)]->name;
   char property[32];
   const char *const set[] = { "set", property, name, NULL };
-  const char *const rewrite[] = {
-    "rewrite", name, rng_percent (rng, 60) ? "--dedup" : NULL, NULL
-  };
+  const char *const rewrite[] = { "rewrite", name,
+                                  rng_percent (rng, 60) ? "--dedup" : NULL,
+                                  NULL };
 
   snprintf (property, sizeof property, "compress=%s",
             codecs[rng_below (rng, sizeof codecs / sizeof codecs[0])]);
@@ -332,8 +335,9 @@ administrate (void *arg)
     if (rng_percent (rng, 40))
       rewrite_volume (rng);
     else
-      run_one (rng_percent (rng, 33) ? compact : rng_percent (rng, 50) ? prune
-               : stat);
+      run_one (rng_percent (rng, 33)     ? compact
+                 : rng_percent (rng, 50) ? prune
+                                         : stat);
   }
   return NULL;
 }
@@ -372,9 +376,8 @@ static unsigned
 find_codec (const char *name)
 {
   json_t *json = COMMAND_JSON ("get", "compress", name);
-  const char *value =
-    json_string_value (json_object_get (json_object_get (json, "properties"),
-                                        "compress"));
+  const char *value = json_string_value (
+    json_object_get (json_object_get (json, "properties"), "compress"));
   unsigned i;
 
   for (i = 0; i < sizeof codecs / sizeof codecs[0]; ++i)
@@ -388,9 +391,10 @@ static bool
 same (const struct scratch *a, const struct scratch *b)
 {
   return a->exists == b->exists &&
-    (!a->exists || (a->name == b->name && a->size == b->size &&
-                    (a->codec == b->codec || a->codec == ANY_CODEC ||
-                     b->codec == ANY_CODEC)));
+    (!a->exists ||
+     (a->name == b->name && a->size == b->size &&
+      (a->codec == b->codec || a->codec == ANY_CODEC ||
+       b->codec == ANY_CODEC)));
 }
 
 static void
@@ -400,7 +404,7 @@ print_scratch (const char *what, const struct scratch *s)
     fprintf (stderr, "  %s: %s, size %" PRIu64 ", compress %s\n", what,
              names[s->name], s->size,
              s->codec < sizeof codecs / sizeof codecs[0] ? codecs[s->codec]
-             : "(unknown)");
+                                                         : "(unknown)");
   else
     fprintf (stderr, "  %s: does not exist\n", what);
 }
@@ -421,8 +425,11 @@ check_scratch (void)
     }
     if (v)
       found = (struct scratch) {
-        true, i, find_codec (names[i]),
-        json_integer_value (json_object_get (v, "size")), false,
+        true,
+        i,
+        find_codec (names[i]),
+        json_integer_value (json_object_get (v, "size")),
+        false,
       };
   }
   json_decref (list);
@@ -468,7 +475,8 @@ check_stat (void)
     v = find_volume (stat, m->name);
     found = json_integer_value (json_object_get (v, "logical_bytes"));
     if (v == NULL || found != expected) {
-      fprintf (stderr, "volume %s: stat says logical_bytes %" PRIu64
+      fprintf (stderr,
+               "volume %s: stat says logical_bytes %" PRIu64
                ", but it has %" PRIu64 " in blocks that are not zero\n",
                m->name, found, expected);
       give_up ();

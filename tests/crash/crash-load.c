@@ -29,7 +29,7 @@ struct profile {
 };
 
 static const struct profile profiles[] = {
-/* clang-format off */
+  /* clang-format off */
   /*            flush zero trim read status fua unal. hot blocks */
   { "mixed",        5,   8,   8,  12,    1, 10,  40,  20,   8 },
   { "database",    30,   2,   2,  10,    0, 40,  50,  70,   2 },
@@ -38,7 +38,7 @@ static const struct profile profiles[] = {
   { "discard",      4,  30,  30,  10,    3, 10,  40,  20,  48 },
   { "hot blocks",   8,   5,   5,  10,    0, 10,  80, 100,   3 },
   { "flush storm", 60,   3,   3,   5,    0, 30,  20,  20,   1 },
-/* clang-format on */
+  /* clang-format on */
 };
 #define NR_PROFILES (sizeof profiles / sizeof profiles[0])
 
@@ -58,9 +58,9 @@ request_failed (const char *what, const struct block_model *m,
   if (is_dying ())
     return false;
   /* The server may have been killed between the answer and here. */
-  fprintf (stderr, "volume %s: %s of %" PRIu64 " bytes at %" PRIu64
-           " failed: %s\n", m->name, what, op->len, op->offset,
-           nbd_get_error ());
+  fprintf (stderr,
+           "volume %s: %s of %" PRIu64 " bytes at %" PRIu64 " failed: %s\n",
+           m->name, what, op->len, op->offset, nbd_get_error ());
   give_up ();
 }
 
@@ -75,8 +75,10 @@ pick_range (struct worker *w, const struct block_model *m, uint64_t max_len,
     area = m->size / 32;
   len = rng_between (&w->rng, 1, p->max_blocks) * m->block_size;
   if (rng_percent (&w->rng, p->unaligned)) {
-    len = rng_between (&w->rng, 1, rng_percent (&w->rng, 50) ?
-                       m->block_size : 3 * (uint64_t) m->block_size);
+    len = rng_between (&w->rng, 1,
+                       rng_percent (&w->rng, 50)
+                         ? m->block_size
+                         : 3 * (uint64_t) m->block_size);
     if (rng_percent (&w->rng, 50))
       len = (len + 511) & ~UINT64_C (511);
     offset = rng_below (&w->rng, area);
@@ -100,7 +102,9 @@ change (struct worker *w, unsigned v, char kind, uint8_t *buf)
 {
   struct block_model *m = models[v];
   struct model_op op = {
-    .kind = kind, .thread = w->id, .number = atomic_fetch_add (&op_number, 1),
+    .kind = kind,
+    .thread = w->id,
+    .number = atomic_fetch_add (&op_number, 1),
     .fua = rng_percent (&w->rng, w->profile->fua),
   };
   uint32_t flags = op.fua ? LIBNBD_CMD_FLAG_FUA : 0;
@@ -130,7 +134,9 @@ change (struct worker *w, unsigned v, char kind, uint8_t *buf)
     if (ok)
       block_model_answered (m, &op);
     else
-      request_failed (kind == 'W' ? "write" : kind == 'Z' ? "zero" : "trim",
+      request_failed (kind == 'W'     ? "write"
+                        : kind == 'Z' ? "zero"
+                                      : "trim",
                       m, &op);
   }
   block_model_unlock (m, op.offset, op.len);
@@ -173,7 +179,7 @@ read_back (struct worker *w, unsigned v, uint8_t *buf)
 
 struct extents {
   struct block_model *model;
-  const uint8_t *data;          /* of the whole volume, or NULL */
+  const uint8_t *data; /* of the whole volume, or NULL */
   uint64_t offset;
   bool bad;
 };
@@ -196,9 +202,10 @@ check_extents (void *opaque, const char *context, uint64_t offset,
       end = e->model->size;
     if (end > offset && (type & LIBNBD_STATE_ZERO) && e->data &&
         !all_zero (e->data + offset, end - offset)) {
-      fprintf (stderr, "volume %s: extent of %u bytes at %" PRIu64
-               " is reported as zero but is not\n", e->model->name, len,
-               offset);
+      fprintf (stderr,
+               "volume %s: extent of %u bytes at %" PRIu64
+               " is reported as zero but is not\n",
+               e->model->name, len, offset);
       e->bad = true;
     }
     offset = end;
@@ -217,7 +224,8 @@ ask_status (struct worker *w, unsigned v)
   pick_range (w, m, m->size, &op);
   if (nbd_block_status (w->nbd[v], op.len, op.offset,
                         (nbd_extent_callback) { .callback = check_extents,
-                                                .user_data = &e }, 0) == -1)
+                                                .user_data = &e },
+                        0) == -1)
     return request_failed ("block status", m, &op);
   if (!is_dying () && e.offset <= op.offset) {
     fprintf (stderr, "volume %s: block status told nothing\n", m->name);
@@ -278,15 +286,16 @@ verify_volume (struct block_model *m)
   unsigned bad = 0;
 
   if ((uint64_t) nbd_get_size (nbd) != m->size) {
-    fprintf (stderr, "volume %s has size %" PRIi64 ", expected %" PRIu64
-             "\n", m->name, nbd_get_size (nbd), m->size);
+    fprintf (stderr, "volume %s has size %" PRIi64 ", expected %" PRIu64 "\n",
+             m->name, nbd_get_size (nbd), m->size);
     give_up ();
   }
   for (i = 0; i < m->size; i += n) {
     n = m->size - i < (1 << 20) ? m->size - i : 1 << 20;
     if (nbd_pread (nbd, data + i, n, i, 0) == -1) {
-      fprintf (stderr, "volume %s: reading %" PRIu64 " bytes at %" PRIu64
-               ": %s\n", m->name, n, i, nbd_get_error ());
+      fprintf (stderr,
+               "volume %s: reading %" PRIu64 " bytes at %" PRIu64 ": %s\n",
+               m->name, n, i, nbd_get_error ());
       give_up ();
     }
   }
@@ -347,15 +356,16 @@ load (struct rng *rng)
 {
   const struct profile *profile = &profiles[rng_below (rng, NR_PROFILES)];
   unsigned nr = rng_between (rng, 4, MAX_THREADS), i, v;
-  unsigned ms = rng_percent (rng, 5) ? rng_between (rng, 400, 2500) :
-    rng_between (rng, 20, 400);
+  unsigned ms = rng_percent (rng, 5) ? rng_between (rng, 400, 2500)
+                                     : rng_between (rng, 20, 400);
   bool admin = !server_script && rng_percent (rng, 55);
-  bool polite = rng_percent (rng, (unsigned) number_from_environment
-                             ("ENDS", 8));
+  bool polite = rng_percent (rng,
+                             (unsigned) number_from_environment ("ENDS", 8));
   bool closed = false, killed = false;
   /* The power may also go right after one of the next few changes. */
-  uint64_t changes = powercut && rng_percent (rng, 40) ?
-    rng_between (rng, 1, 60) : 0;
+  uint64_t changes = powercut && rng_percent (rng, 40)
+    ? rng_between (rng, 1, 60)
+    : 0;
   struct worker workers[MAX_THREADS];
   struct rng admin_rng = rng_make (rng_next (rng), 99);
   pthread_t admin_thread;
@@ -364,7 +374,9 @@ load (struct rng *rng)
   atomic_store (&stop_administration, false);
   for (i = 0; i < nr; ++i) {
     workers[i] = (struct worker) {
-      .id = i, .profile = profile, .rng = rng_make (rng_next (rng), i),
+      .id = i,
+      .profile = profile,
+      .rng = rng_make (rng_next (rng), i),
     };
     for (v = 0; v < NR_VOLUMES; ++v)
       workers[i].nbd[v] = connect_to (models[v]->name);
@@ -414,8 +426,8 @@ load (struct rng *rng)
   atomic_store (&killing, false);
   atomic_store (&cut_is_near, false);
   printf ("%s%u: %s, %u threads, %u ms, %" PRIu64 " requests%s%s%s\n",
-          powercut ? "  cut in round " : "round ", round_nr, profile->name,
-          nr, ms, total_ops - ops, admin ? ", commands" : "",
+          powercut ? "  cut in round " : "round ", round_nr, profile->name, nr,
+          ms, total_ops - ops, admin ? ", commands" : "",
           polite ? ", SIGTERM" : "", polite && !closed ? " cut off" : "");
   fflush (stdout);
 }

@@ -84,14 +84,14 @@ garble (struct rng *rng, const char *name, unsigned percent)
   off_t at;
 
   if (fd == -1)
-    return;                     /* there may be no WAL */
+    return; /* there may be no WAL */
   if (fstat (fd, &st) == -1)
     die ("%s: %s", name, strerror (errno));
   for (at = 0; at < st.st_size; at += PAGE)
     if (rng_percent (rng, percent)) {
       fill_random (noise, sizeof noise, rng_next (rng));
-      if (pwrite (fd, noise, sizeof noise, at + rng_below (rng, PAGE / 2))
-          != sizeof noise)
+      if (pwrite (fd, noise, sizeof noise, at + rng_below (rng, PAGE / 2)) !=
+          sizeof noise)
         die ("%s: %s", name, strerror (errno));
     }
   close (fd);
@@ -101,7 +101,8 @@ void
 damage_metadata (struct rng *rng)
 {
   static const char *const names[2][2] = {
-    { "pool.db", "pool.db-wal" }, { "pool.db.copy", "pool.db.copy-wal" },
+    { "pool.db", "pool.db-wal" },
+    { "pool.db.copy", "pool.db.copy-wal" },
   };
   const char *const *name = names[rng_percent (rng, 75) ? 0 : 1];
   unsigned kind = rng_below (rng, 5);
@@ -109,10 +110,19 @@ damage_metadata (struct rng *rng)
   if (server_script || rng_percent (rng, 60) || !is_current ())
     return;
   switch (kind) {
-  case 0: remove_file (name[0]); break;
-  case 1: remove_file (name[1]); break;
-  case 2: remove_file (name[0]); remove_file (name[1]); break;
-  case 3: garble (rng, name[1], rng_between (rng, 1, 50)); break;
+  case 0:
+    remove_file (name[0]);
+    break;
+  case 1:
+    remove_file (name[1]);
+    break;
+  case 2:
+    remove_file (name[0]);
+    remove_file (name[1]);
+    break;
+  case 3:
+    garble (rng, name[1], rng_between (rng, 1, 50));
+    break;
   case 4:
     garble (rng, name[0], rng_between (rng, 1, 20));
     garbled = true;
@@ -192,8 +202,8 @@ overwrite (struct rng *rng, const char *name)
     return;
   if (fstat (fd, &st) == -1)
     die ("%s: %s", name, strerror (errno));
-  at = rng_percent (rng, 50) ? 0 : rng_below (rng, st.st_size / PAGE + 1) *
-    PAGE;
+  at = rng_percent (rng, 50) ? 0
+                             : rng_below (rng, st.st_size / PAGE + 1) * PAGE;
   for (; at < st.st_size; at += PAGE) {
     fill_random (noise, sizeof noise, rng_next (rng));
     if (pwrite (fd, noise, sizeof noise, at) != sizeof noise)
@@ -222,13 +232,29 @@ lose_metadata (struct rng *rng, bool older, bool *needed)
   if (!is_current ())
     return false;
   switch (kind) {
-  case 0: remove_file ("pool.db"); break;
-  case 1: remove_file ("pool.db"); remove_file ("pool.db-wal"); break;
-  case 2: remove_file ("pool.db-wal"); break;
-  case 3: cut_short (rng, "pool.db"); break;
-  case 4: overwrite (rng, "pool.db"); break;
-  case 5: overwrite (rng, "pool.db"); overwrite (rng, "pool.db-wal"); break;
-  case 6: copy_metadata (true); break;
+  case 0:
+    remove_file ("pool.db");
+    break;
+  case 1:
+    remove_file ("pool.db");
+    remove_file ("pool.db-wal");
+    break;
+  case 2:
+    remove_file ("pool.db-wal");
+    break;
+  case 3:
+    cut_short (rng, "pool.db");
+    break;
+  case 4:
+    overwrite (rng, "pool.db");
+    break;
+  case 5:
+    overwrite (rng, "pool.db");
+    overwrite (rng, "pool.db-wal");
+    break;
+  case 6:
+    copy_metadata (true);
+    break;
   }
   *needed = rng_percent (rng, 50);
   if (*needed)

@@ -68,10 +68,11 @@ _Noreturn void
 give_up (void)
 {
   fflush (stdout);
-  fprintf (stderr, "FAILED in round %u; repeat with %sSEED=%" PRIu64 "; "
+  fprintf (stderr,
+           "FAILED in round %u; repeat with %sSEED=%" PRIu64 "; "
            "the pool is %s, the server's output %s\n",
-           round_nr, powercut || repairs_only () ? "ROUNDS=1 " : "", seed,
-           pool, log_path);
+           round_nr, powercut || repairs_only () ? "ROUNDS=1 " : "", seed, pool,
+           log_path);
   if (server.pid)
     kill (server.pid, SIGKILL);
   _exit (EXIT_FAILURE);
@@ -94,10 +95,9 @@ start_server (struct rng *rng)
   snprintf (key[3], sizeof key[3], "record-cache=%s", PICK (records));
   snprintf (key[4], sizeof key[4], "commit-interval=%s", PICK (interval));
   snprintf (key[5], sizeof key[5], "primarycache=%s", PICK (cache));
-  const char *argv[] = {
-    "nbdkit", "-f", "-U", server.socket, "-t", PICK (threads),
-    plugin, key[0], key[1], key[2], key[3], key[4], key[5], NULL
-  };
+  const char *argv[] = { "nbdkit",       "-f",   "-U",   server.socket, "-t",
+                         PICK (threads), plugin, key[0], key[1],        key[2],
+                         key[3],         key[4], key[5], NULL };
   const char *script_argv[] = { server_script, server.socket, pool, NULL };
 
   unlink (server.socket);
@@ -112,9 +112,8 @@ void
 verify_readonly (void)
 {
   char key[PATH_MAX + 10];
-  const char *argv[] = {
-    "nbdkit", "-f", "-U", server.socket, plugin, key, "read-only=on", NULL
-  };
+  const char *argv[] = { "nbdkit", "-f", "-U",           server.socket,
+                         plugin,   key,  "read-only=on", NULL };
 
   snprintf (key, sizeof key, "pool=%s", pool);
   unlink (server.socket);
@@ -143,7 +142,10 @@ void
 change_copies (uint64_t round)
 {
   static const char *const values[] = {
-    "copies=1", "copies=2:1", "copies=2:2", "copies=3:1",
+    "copies=1",
+    "copies=2:1",
+    "copies=2:2",
+    "copies=3:1",
   };
   struct rng own = rng_make (seed, ~round - 100), *rng = &own;
 
@@ -222,10 +224,8 @@ make_pool (struct rng *rng)
 {
   static const char *const sectors[] = { "512", "512", "1024", "4096" };
   static const char *const hashes[] = { "sha256", "blake2b512", "gmac" };
-  const char *argv[] = {
-    nbdedup, "init", pool, "--sector", PICK (sectors), "--hash",
-    PICK (hashes), NULL
-  };
+  const char *argv[] = { nbdedup,        "init",   pool,          "--sector",
+                         PICK (sectors), "--hash", PICK (hashes), NULL };
   char *output;
   int status;
 
@@ -271,11 +271,16 @@ make_volumes (struct rng *rng, uint64_t min, uint64_t max,
       fclose (f);
       continue;
     }
-    const char *args[] = {
-      "create", name, size, "--block-size", block,
-      "--compress", v == 2 ? PICK (codecs) : "lz4",
-      "--dedup", v == 2 ? PICK (dedups) : "on", NULL
-    };
+    const char *args[] = { "create",
+                           name,
+                           size,
+                           "--block-size",
+                           block,
+                           "--compress",
+                           v == 2 ? PICK (codecs) : "lz4",
+                           "--dedup",
+                           v == 2 ? PICK (dedups) : "on",
+                           NULL };
     make (rng, args);
   }
 }
@@ -331,7 +336,8 @@ record_changes (void)
 static _Noreturn void
 usage (void)
 {
-  fprintf (stderr, "[ROUNDS=N] [SEED=N] [ENDS=PERCENT] [REPAIRS=PERCENT] "
+  fprintf (stderr,
+           "[ROUNDS=N] [SEED=N] [ENDS=PERCENT] [REPAIRS=PERCENT] "
            "crash-model {--plugin FILE [--nbdedup FILE] | --server "
            "SCRIPT} [--powercut FILE] [--preload FILE] DIRECTORY\n");
   exit (2);
@@ -353,12 +359,23 @@ main (int argc, char *argv[])
 
   while ((c = getopt_long (argc, argv, "", options, NULL)) != -1)
     switch (c) {
-    case 'p': plugin = optarg; break;
-    case 'n': nbdedup = optarg; break;
-    case 's': server_script = optarg; break;
-    case 'c': powercut = optarg; break;
-    case 'l': preload = optarg; break;
-    default: usage ();
+    case 'p':
+      plugin = optarg;
+      break;
+    case 'n':
+      nbdedup = optarg;
+      break;
+    case 's':
+      server_script = optarg;
+      break;
+    case 'c':
+      powercut = optarg;
+      break;
+    case 'l':
+      preload = optarg;
+      break;
+    default:
+      usage ();
     }
   if (optind != argc - 1 || (plugin == NULL) == (server_script == NULL))
     usage ();
@@ -373,11 +390,10 @@ main (int argc, char *argv[])
       asprintf (&log_path, "%s/server.log", dir) == -1 ||
       asprintf (&undo_path, "%s/undo.log", dir) == -1 ||
       asprintf (&libraries, "%s%s%s", preload ? preload : "",
-                preload && powercut ? ":" : "", powercut ? powercut : "")
-      == -1)
+                preload && powercut ? ":" : "", powercut ? powercut : "") == -1)
     die ("%s: %s", argv[optind], strerror (errno));
-  if (snprintf (server.socket, sizeof server.socket, "%s/sock", dir)
-      >= (int) sizeof server.socket)
+  if (snprintf (server.socket, sizeof server.socket, "%s/sock", dir) >=
+      (int) sizeof server.socket)
     die ("%s: too long for a Unix socket", dir);
 
   if (powercut)
@@ -391,7 +407,7 @@ main (int argc, char *argv[])
   if (!server_script)
     print_repairs ();
   printf ("%" PRIu64 " rounds, %" PRIu64 " requests, %" PRIu64 " MiB written: "
-          "nothing lost\n", rounds, (uint64_t) total_ops,
-          (uint64_t) total_bytes >> 20);
+          "nothing lost\n",
+          rounds, (uint64_t) total_ops, (uint64_t) total_bytes >> 20);
   return 0;
 }

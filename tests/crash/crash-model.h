@@ -56,9 +56,9 @@ extern void verify_readonly (void);
  */
 extern void make_pool (struct rng *rng);
 extern void make_volume (struct rng *rng, const char *const *args);
-extern void make_volumes (struct rng *rng, uint64_t min, uint64_t max,
-                          void (*make) (struct rng *rng,
-                                        const char *const *args));
+extern void
+make_volumes (struct rng *rng, uint64_t min, uint64_t max,
+              void (*make) (struct rng *rng, const char *const *args));
 extern void free_volumes (void);
 
 /*----------------------------------------------------------------------
@@ -95,12 +95,12 @@ extern void load (struct rng *rng);
  */
 extern int run_command (char **output, const char *const *args);
 extern void must_run (const char *const *args);
-#define MUST_RUN(...) must_run ((const char *const []) { __VA_ARGS__, NULL })
+#define MUST_RUN(...) must_run ((const char *const[]) { __VA_ARGS__, NULL })
 
 /* The JSON that a command prints, a new reference.  It must succeed. */
 extern json_t *command_json (const char *const *args);
-#define COMMAND_JSON(...)                                               \
-  command_json ((const char *const []) { __VA_ARGS__, "--json", NULL })
+#define COMMAND_JSON(...)                                                      \
+  command_json ((const char *const[]) { __VA_ARGS__, "--json", NULL })
 
 /* Run commands on the fourth volume until 'killing' or 'stop_administration'.
  */

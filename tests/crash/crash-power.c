@@ -55,8 +55,8 @@ cut_within (struct rng *rng, uint64_t changes, uint64_t names)
 {
   bool names_only = rng_percent (rng, 40);
 
-  powercut_after (undo_path, rng_between (rng, 1, names_only ? names :
-                                          changes), names_only);
+  powercut_after (undo_path, rng_between (rng, 1, names_only ? names : changes),
+                  names_only);
 }
 
 static bool
@@ -114,15 +114,14 @@ init_pool (struct rng *rng)
   static const char *const sectors[] = { "512", "512", "1024", "4096" };
   static const char *const hashes[] = { "sha256", "blake2b512", "gmac" };
   static const char *const codecs[] = { "lz4", "zstd" };
-  const char *argv[] = {
-    nbdedup, "init", pool, "--sector", PICK (sectors), "--hash",
-    PICK (hashes), "--compress", PICK (codecs), NULL
-  };
+  const char *argv[] = { nbdedup,        "init",   pool,          "--sector",
+                         PICK (sectors), "--hash", PICK (hashes), "--compress",
+                         PICK (codecs),  NULL };
   struct stat st;
   char *output;
   int status;
 
-  if (rng_percent (rng, 10)) {  /* check the recorder */
+  if (rng_percent (rng, 10)) { /* check the recorder */
     output = command_output (argv, 60, libraries, NULL, &status);
     if (status != 0)
       init_failed (status, output);
@@ -142,7 +141,7 @@ init_pool (struct rng *rng)
     free (output);
     cut_power (rng);
     if (status == 0)
-      return;                   /* the pool must exist */
+      return; /* the pool must exist */
     /* init did not succeed, so there may be a whole pool or none.  The remains
      * of one are in the way of another init.
      */
@@ -259,8 +258,9 @@ pick_cycles (struct rng *rng)
 {
   unsigned n = rng_below (rng, 100);
 
-  return n < 70 ? rng_between (rng, 1, 2) : n < 97 ? rng_between (rng, 3, 5)
-    : 15;
+  return n < 70 ? rng_between (rng, 1, 2)
+    : n < 97    ? rng_between (rng, 3, 5)
+                : 15;
 }
 
 void

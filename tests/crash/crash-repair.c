@@ -48,7 +48,7 @@ struct work {
   unsigned rounds, cuts;
   struct {
     uint64_t us, changes;
-  } takes[2];                   /* offline; by a server */
+  } takes[2]; /* offline; by a server */
 };
 
 enum { RECOVER, REPAIR, SCRUB, NR_WORKS };
@@ -111,8 +111,10 @@ cut_power_off (struct rng *rng, struct work *w, const char *const *args,
   int status;
 
   if (by_changes)
-    powercut_after (undo_path, names ? rng_between (rng, 1, 8) :
-                    rng_between (rng, 1, w->takes[served].changes), names);
+    powercut_after (undo_path,
+                    names ? rng_between (rng, 1, 8)
+                          : rng_between (rng, 1, w->takes[served].changes),
+                    names);
   pid = start_command (args);
   if (!by_changes) {
     sleep_us (rng_below (rng, w->takes[served].us));
@@ -132,8 +134,7 @@ cut_power_off (struct rng *rng, struct work *w, const char *const *args,
 
 /* Kill the command, its server, or both.  True: the command had ended. */
 static bool
-kill_off (struct rng *rng, struct work *w, const char *const *args,
-          bool served)
+kill_off (struct rng *rng, struct work *w, const char *const *args, bool served)
 {
   bool kill_server = served && rng_percent (rng, 60);
   bool kill_command = !kill_server || rng_percent (rng, 30);
@@ -199,8 +200,8 @@ cut_and_complete (struct rng *rng, struct work *w, const char *const *args,
   complete (w, args, served);
   w->cuts += i;
   w->rounds++;
-  printf ("  %s%s, cut off %u times\n", args[0],
-          served ? " by the server" : "", i);
+  printf ("  %s%s, cut off %u times\n", args[0], served ? " by the server" : "",
+          i);
   fflush (stdout);
 }
 
@@ -220,8 +221,8 @@ static void
 expect_scrubbed (void)
 {
   json_t *result = COMMAND_JSON ("scrub", "--restart");
-  json_int_t nr = json_integer_value (json_object_get (result,
-                                                       "repaired_records"));
+  json_int_t nr = json_integer_value (
+    json_object_get (result, "repaired_records"));
 
   json_decref (result);
   if (nr > 0) {
@@ -281,8 +282,9 @@ recover_some (struct rng *rng)
     return false;
   if (!needed && rng_percent (rng, 30))
     open_and_kill (rng);
-  cut_and_complete (rng, &works[RECOVER], (const char *const []) { "recover", NULL },
-                    false, needed ? NULL : open_and_kill);
+  cut_and_complete (rng, &works[RECOVER],
+                    (const char *const[]) { "recover", NULL }, false,
+                    needed ? NULL : open_and_kill);
   cut_power (rng);
   expect_whole (rng);
   return true;
@@ -297,10 +299,12 @@ plant_damage (struct rng *rng, bool mild)
 {
   char path[PATH_MAX], text[24], *output;
   ssize_t n = readlink ("/proc/self/exe", path, sizeof path - 20);
-  const char *argv[] = {
-    path, pool, text, models[rng_below (rng, NR_VOLUMES)]->name,
-    mild ? "mild" : NULL, NULL
-  };
+  const char *argv[] = { path,
+                         pool,
+                         text,
+                         models[rng_below (rng, NR_VOLUMES)]->name,
+                         mild ? "mild" : NULL,
+                         NULL };
   int status;
 
   if (n == -1)
@@ -329,8 +333,8 @@ repair_some (struct rng *rng)
     verify ();
   }
   cut_and_complete (rng, &works[REPAIR],
-                    (const char *const []) { "check", "--repair", NULL },
-                    served, mild ? load_again : NULL);
+                    (const char *const[]) { "check", "--repair", NULL }, served,
+                    mild ? load_again : NULL);
   expect_whole (rng);
 }
 
@@ -430,7 +434,7 @@ damage_places (struct rng *rng, int fd, uint64_t begin, uint64_t end,
       n = end - offset;
     if (pread (fd, buf, n, offset) != n)
       die ("records: %s", strerror (errno));
-    if (buf[0] == 0)            /* most likely free space */
+    if (buf[0] == 0) /* most likely free space */
       continue;
     fill_random (noise, sizeof noise, rng_next (rng));
     for (i = 0; i < n; ++i)
@@ -517,10 +521,10 @@ scrub_some (struct rng *rng)
   start_server (rng);
   verify ();
   check_scratch ();
-  if (!copied)                  /* they have no image */
+  if (!copied) /* they have no image */
     destroy_imports ();
   settle (copied);
-  if (served) {                 /* slower, or most cuts come too early */
+  if (served) { /* slower, or most cuts come too early */
     args[i++] = "--rate";
     args[i++] = "12M";
   }
@@ -574,9 +578,14 @@ repair_sometimes (uint64_t round)
   if (server_script || !rng_percent (rng, percent ()))
     return false;
   switch (pick_work (rng)) {
-  case RECOVER: return recover_some (rng);
-  case REPAIR: repair_some (rng); break;
-  case SCRUB: scrub_some (rng); break;
+  case RECOVER:
+    return recover_some (rng);
+  case REPAIR:
+    repair_some (rng);
+    break;
+  case SCRUB:
+    scrub_some (rng);
+    break;
   }
   return true;
 }

@@ -63,13 +63,13 @@
 #define OPEN_CHANGES 80
 
 static const lineage_weights weights[] = {
-/* clang-format off */
+  /* clang-format off */
   /* cre wr zero tr flu snap cl rol des ren reb siz set dif att det */
   {  3, 30, 4,  4,  6,  9,  8, 4,  8,  3,  5,  5,  2,  0,  0, 0 },
   {  2, 12, 2,  2,  2, 16, 14, 8, 20,  4,  8,  6,  1,  0,  0, 0 },
   {  2, 60, 6,  6,  3,  6,  4, 2,  5,  1,  3,  3,  1,  0,  0, 0 },
   {  1, 15, 2,  2,  1, 20,  3, 3, 14,  1, 12,  8,  1,  0,  0, 0 },
-/* clang-format on */
+  /* clang-format on */
 };
 #define NR_WEIGHTS (sizeof weights / sizeof weights[0])
 
@@ -84,7 +84,7 @@ static char pool_path[PATH_MAX];
 static bool power;
 /* The log of powercut.c, and the files whose names were removed. */
 static char undo_path[PATH_MAX], undo_names[PATH_MAX + 2];
-static char noted_path[PATH_MAX];       /* recorded samples, one a line */
+static char noted_path[PATH_MAX]; /* recorded samples, one a line */
 static uint64_t seed;
 static unsigned round_nr, nr_in_flight, nr_happened, nr_samples;
 
@@ -92,8 +92,8 @@ static _Noreturn void
 give_up (const char *why)
 {
   fflush (stdout);
-  fprintf (stderr, "FAILED in round %u: %s\nthe last operations:\n",
-           round_nr, why);
+  fprintf (stderr, "FAILED in round %u: %s\nthe last operations:\n", round_nr,
+           why);
   op_log_print ();
   fprintf (stderr, "repeat with SEED=%" PRIu64 "; the pool is %s\n", seed,
            pool_path);
@@ -136,7 +136,7 @@ static void
 tell (int fd, uint8_t what)
 {
   if (write (fd, &what, 1) != 1)
-    _exit (EXIT_FAILURE);       /* the parent is gone */
+    _exit (EXIT_FAILURE); /* the parent is gone */
 }
 
 static void
@@ -163,8 +163,8 @@ note_samples (json_t *samples, const char *mode)
 static void
 record_samples (void)
 {
-  json_t *result = engine_call (pool, "drift", json_pack ("{s:b}", "record",
-                                                          1));
+  json_t *result = engine_call (pool, "drift",
+                                json_pack ("{s:b}", "record", 1));
 
   /* Without a pause between moves it gives way to them. */
   if (result == NULL && errno == EBUSY)
@@ -210,9 +210,9 @@ rewrite_some (struct rng *rng)
 
   if (!pick_name (rng, name))
     return;
-  result = engine_call (pool, "rewrite", json_pack
-                        ("{s:s, s:b}", "name", name, "dedup",
-                         rng_percent (rng, 60)));
+  result = engine_call (pool, "rewrite",
+                        json_pack ("{s:s, s:b}", "name", name, "dedup",
+                                   rng_percent (rng, 60)));
   if (result == NULL && errno != ENOENT)
     give_up (nbdedup_error ());
   json_decref (result);
@@ -267,8 +267,7 @@ child (int fd, struct rng rng, const unsigned *mixture, unsigned nr)
     tell (fd, BEGIN);
     ok = engine_apply (pool, &lineage, &op) == 0;
     if (expect != EXPECT_EITHER && ok != (expect == EXPECT_OK))
-      give_up (ok ? "the last one succeeded, but must fail" :
-               nbdedup_error ());
+      give_up (ok ? "the last one succeeded, but must fail" : nbdedup_error ());
     tell (fd, ok ? DONE : REFUSED);
     if (ok)
       lineage_apply (&lineage, &op);
@@ -317,13 +316,15 @@ run_child (struct rng rng, const unsigned *mixture, unsigned nr, int ms,
       kill (pid, SIGKILL);
       deadline = INT64_MAX;
     }
-    if (poll (&pfd, 1, deadline == -1 || deadline == INT64_MAX ? -1 :
-              (int) (deadline - now)) == 0)
+    if (poll (&pfd, 1,
+              deadline == -1 || deadline == INT64_MAX
+                ? -1
+                : (int) (deadline - now)) == 0)
       continue;
     n = read (fds[0], told + len, 2 * MAX_OPS + 2 - len);
     if (n == -1)
       give_up (strerror (errno));
-    if (n == 0)                 /* its end */
+    if (n == 0) /* its end */
       break;
     len += n;
   }
@@ -386,8 +387,10 @@ settle (const struct op *op)
   if (!possible)
     give_up (before);
   if (!matches (&changed, after, sizeof after)) {
-    snprintf (why, sizeof why, "the last one has neither happened nor not "
-              "happened:\n  not before: %s\n  not after: %s", before, after);
+    snprintf (why, sizeof why,
+              "the last one has neither happened nor not "
+              "happened:\n  not before: %s\n  not after: %s",
+              before, after);
     give_up (why);
   }
   lineage_free (&lineage);
@@ -412,8 +415,10 @@ replay (struct rng rng, const unsigned *mixture, const uint8_t *told,
     }
     lineage_random (&lineage, mixture, &rng, &op);
     cut_off = i + 1 == len;
-    note (&op, cut_off ? "  (in flight)" : told[i + 1] == DONE ? "" :
-          "  (refused)");
+    note (&op,
+          cut_off                 ? "  (in flight)"
+            : told[i + 1] == DONE ? ""
+                                  : "  (refused)");
     if (!cut_off) {
       if (told[i + 1] == DONE)
         lineage_apply (&lineage, &op);
@@ -424,7 +429,7 @@ replay (struct rng rng, const unsigned *mixture, const uint8_t *told,
       return;
     }
     else if (op.kind != OP_FLUSH)
-      lineage_apply (&lineage, &op);    /* either version is right */
+      lineage_apply (&lineage, &op); /* either version is right */
     op_free (&op);
   }
   if (!matches (&lineage, why, sizeof why))
@@ -485,8 +490,8 @@ join_duplicates_of (const char *volume, const char *snapshot)
 
   snprintf (name, sizeof name, "%s%s%s", volume, snapshot ? "@" : "",
             snapshot ? snapshot : "");
-  result = engine_call (pool, "rewrite", json_pack ("{s:s, s:b}", "name", name,
-                                                    "dedup", 1));
+  result = engine_call (pool, "rewrite",
+                        json_pack ("{s:s, s:b}", "name", name, "dedup", 1));
   if (result == NULL)
     give_up (nbdedup_error ());
   json_decref (result);
@@ -503,8 +508,8 @@ join_duplicates (void)
     name = json_string_value (json_object_get (v, "name"));
     join_duplicates_of (name, NULL);
     json_array_foreach (json_object_get (v, "snapshots"), j, s)
-      join_duplicates_of (name, json_string_value
-                          (json_object_get (s, "name")));
+      join_duplicates_of (name,
+                          json_string_value (json_object_get (s, "name")));
   }
   json_decref (list);
 }
@@ -532,16 +537,18 @@ drain (void)
     freeing = json_number (figures, "freeing_bytes");
     records = json_number (figures, "records");
     json_decref (stat);
-    if (layers_unsure ? freeing == 0 :
-        freeing == 0 && records >= distinct &&
-        records <= distinct + distinct / 20 + 4)
+    if (layers_unsure ? freeing == 0
+                      : freeing == 0 && records >= distinct &&
+            records <= distinct + distinct / 20 + 4)
       return;
     if (tries == JOIN_TRIES && freeing == 0)
       join_duplicates ();
     poll (NULL, 0, 20);
   }
-  snprintf (why, sizeof why, "still %" PRIu64 " records for %" PRIu64
-            " contents, freeing_bytes %" PRIu64, records, distinct, freeing);
+  snprintf (why, sizeof why,
+            "still %" PRIu64 " records for %" PRIu64
+            " contents, freeing_bytes %" PRIu64,
+            records, distinct, freeing);
   give_up (why);
 }
 
@@ -551,9 +558,9 @@ keep_samples (void)
   nbdedup_settings_init (&settings);
   if (open_pool () == -1)
     give_up (nbdedup_error ());
-  json_decref (engine_call (pool, "set", json_pack
-                            ("{s:s, s:s}", "property", "drift-keep", "value",
-                             "all:forever")));
+  json_decref (engine_call (pool, "set",
+                            json_pack ("{s:s, s:s}", "property", "drift-keep",
+                                       "value", "all:forever")));
   if (nbdedup_pool_close (pool) == -1)
     give_up (nbdedup_error ());
 }
@@ -677,8 +684,10 @@ run_round (void)
   pick_settings (&rng);
   cut_within (&cuts, CHANGES);
   /* Often a command or two, sometimes hundreds. */
-  len = run_child (ops, mixture, polite ? 30 : MAX_OPS, polite ? -1 :
-                   (int) rng_below (&rng, rng_percent (&rng, 50) ? 60 : 700),
+  len = run_child (ops, mixture, polite ? 30 : MAX_OPS,
+                   polite ? -1
+                          : (int) rng_below (&rng,
+                                             rng_percent (&rng, 50) ? 60 : 700),
                    rng_percent (&rng, 10), told);
   cut_power (&cuts);
   while (rng_percent (&rng, 20)) {
@@ -703,7 +712,8 @@ main (int argc, char **argv)
 
   power = argc == 3 && strcmp (argv[1], "--power") == 0;
   if (argc != 2 + power) {
-    fprintf (stderr, "usage: ROUNDS=N SEED=S lineage-crash [--power] "
+    fprintf (stderr,
+             "usage: ROUNDS=N SEED=S lineage-crash [--power] "
              "DIRECTORY\n");
     return 2;
   }
@@ -721,8 +731,8 @@ main (int argc, char **argv)
   for (round_nr = 0; round_nr < rounds; ++round_nr)
     run_round ();
   printf ("%u rounds, %u commands in flight, %u of them had happened; "
-          "%u samples compared\n", round_nr, nr_in_flight, nr_happened,
-          nr_samples);
+          "%u samples compared\n",
+          round_nr, nr_in_flight, nr_happened, nr_samples);
   lineage_free (&lineage);
   free (directory);
   return 0;

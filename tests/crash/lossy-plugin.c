@@ -27,25 +27,24 @@
 
 enum lie {
   LIE_NONE,
-  LIE_FUA,                      /* FUA is ignored */
-  LIE_FLUSH,                    /* a flush leaves out one granule, rarely */
-  LIE_CONNECTION,               /* flush covers its own connection only */
-  LIE_TORN,                     /* half a granule, sometimes */
-  LIE_ZERO,                     /* a granule is lost, rarely */
-  LIE_SWAP,                     /* written to the wrong place, rarely */
-  LIE_EXTENT,                   /* data is reported as a hole */
+  LIE_FUA,        /* FUA is ignored */
+  LIE_FLUSH,      /* a flush leaves out one granule, rarely */
+  LIE_CONNECTION, /* flush covers its own connection only */
+  LIE_TORN,       /* half a granule, sometimes */
+  LIE_ZERO,       /* a granule is lost, rarely */
+  LIE_SWAP,       /* written to the wrong place, rarely */
+  LIE_EXTENT,     /* data is reported as a hole */
 };
-static const char *const lies[] = {
-  "none", "fua", "flush", "connection", "torn", "zero", "swap", "extent",
-  NULL
-};
+static const char *const lies[] = { "none",       "fua",    "flush",
+                                    "connection", "torn",   "zero",
+                                    "swap",       "extent", NULL };
 
 struct disk {
   pthread_mutex_t lock;
   char name[2];
   uint64_t size, nr;
   uint8_t *memory, *slots, *selected;
-  uint64_t *dirty;              /* handle of the last write; 0: clean */
+  uint64_t *dirty; /* handle of the last write; 0: clean */
   struct rng rng;
 };
 
@@ -97,10 +96,10 @@ disk_open (struct disk *d, char name)
   d->nr = (d->size + GRANULE - 1) / GRANULE;
   len = d->nr * (2 * GRANULE + 1);
   snprintf (path, sizeof path, "%s/%c.disk", dir, name);
-  fd = open (path, O_RDWR|O_CREAT|O_CLOEXEC, 0666);
+  fd = open (path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
   if (fd == -1 || ftruncate (fd, len) == -1)
     goto error;
-  d->slots = mmap (NULL, len, PROT_READ|PROT_WRITE, MAP_SHARED, fd, 0);
+  d->slots = mmap (NULL, len, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   close (fd);
   if (d->slots == MAP_FAILED)
     goto error;
@@ -112,7 +111,7 @@ disk_open (struct disk *d, char name)
             d->slots + (2 * i + d->selected[i]) * GRANULE, GRANULE);
   return 0;
 
- error:
+error:
   nbdkit_error ("%s: %m", path);
   return -1;
 }
@@ -188,8 +187,7 @@ persist (struct disk *d, uint64_t i)
   if (lie == LIE_ZERO && rng_below (&d->rng, 500) == 0)
     memset (d->slots + (2 * to + slot) * GRANULE, 0, GRANULE);
   else
-    memcpy (d->slots + (2 * to + slot) * GRANULE, d->memory + i * GRANULE,
-            len);
+    memcpy (d->slots + (2 * to + slot) * GRANULE, d->memory + i * GRANULE, len);
   atomic_thread_fence (memory_order_seq_cst);
   d->selected[to] = slot;
   d->dirty[i] = 0;
@@ -289,8 +287,9 @@ lossy_extents (void *handle, uint32_t len, uint64_t offset, uint32_t flags,
   (void) handle;
   (void) flags;
   return nbdkit_add_extent (extents, offset, len,
-                            lie == LIE_EXTENT ?
-                            NBDKIT_EXTENT_HOLE|NBDKIT_EXTENT_ZERO : 0);
+                            lie == LIE_EXTENT
+                              ? NBDKIT_EXTENT_HOLE | NBDKIT_EXTENT_ZERO
+                              : 0);
 }
 
 static struct nbdkit_plugin plugin = {

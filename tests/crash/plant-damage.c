@@ -93,13 +93,19 @@ plant_records (struct rng *rng, bool mild)
   while (nr-- > 0 && take_addr (rng)) {
     planted_delta = (int64_t) rng_between (rng, 1, 4);
     switch (mild ? 0 : rng_below (rng, 4)) {
-    case 0: PLANT (change_count); break;
+    case 0:
+      PLANT (change_count);
+      break;
     case 1:
       planted_delta = -1;
       PLANT (change_count);
       break;
-    case 2: PLANT (drop_record); break;
-    case 3: PLANT (cut_group); break;
+    case 2:
+      PLANT (drop_record);
+      break;
+    case 3:
+      PLANT (cut_group);
+      break;
     }
   }
 }
@@ -108,8 +114,12 @@ static void
 plant_index (struct rng *rng)
 {
   switch (rng_below (rng, 3)) {
-  case 0: PLANT (empty_index); break;
-  case 1: PLANT (add_index_entry); break;
+  case 0:
+    PLANT (empty_index);
+    break;
+  case 1:
+    PLANT (add_index_entry);
+    break;
   case 2:
     if (index_len >= (size_t) 2 * INDEX_ENTRY_LEN)
       PLANT (swap_index_entries);
@@ -124,15 +134,25 @@ plant_space (struct rng *rng, bool mild)
     return;
   planted_delta = 1;
   switch (mild ? 0 : rng_below (rng, 6)) {
-  case 0: PLANT (change_space); break;
+  case 0:
+    PLANT (change_space);
+    break;
   case 1:
     planted_delta = -1;
     PLANT (change_space);
     break;
-  case 2: PLANT (drop_segment); break;
-  case 3: PLANT (spoil_segment); break;
-  case 4: PLANT (spoil_figures); break;
-  case 5: PLANT (change_slots); break;
+  case 2:
+    PLANT (drop_segment);
+    break;
+  case 3:
+    PLANT (spoil_segment);
+    break;
+  case 4:
+    PLANT (spoil_figures);
+    break;
+  case 5:
+    PLANT (change_slots);
+    break;
   }
 }
 

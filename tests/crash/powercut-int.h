@@ -15,6 +15,7 @@
 #pragma GCC visibility push(hidden)
 
 /* libc's functions, as real_NAME, once find_functions was called. */
+/* clang-format off */
 #define LIBC_FUNCTIONS(F) \
   F (ssize_t, pwrite, (int, const void *, size_t, off_t)) \
   F (ssize_t, write, (int, const void *, size_t)) \
@@ -38,6 +39,7 @@
   F (int, mkdirat, (int, const char *, mode_t)) \
   F (int, linkat, (int, const char *, int, const char *, int)) \
   F (int, symlinkat, (const char *, int, const char *))
+/* clang-format on */
 
 #define DECLARE(ret, name, args) extern ret (*real_##name) args;
 LIBC_FUNCTIONS (DECLARE)
@@ -47,7 +49,7 @@ LIBC_FUNCTIONS (DECLARE)
  */
 extern void find_functions (void);
 
-extern int log_fd;              /* -1: nothing is recorded */
+extern int log_fd; /* -1: nothing is recorded */
 extern const char *log_path, *dir;
 
 /* End the program: after a failure here the test would prove nothing. */
@@ -65,18 +67,18 @@ extern bool is_watched (int fd, char path[POWERCUT_PATH_MAX]);
 /* True if 'name', which need not exist, is recorded.  'path' is then the name
  * without links.
  */
-extern bool is_watched_name (int dirfd, const char *name,
-                             char path[POWERCUT_PATH_MAX]);
+extern bool
+is_watched_name (int dirfd, const char *name, char path[POWERCUT_PATH_MAX]);
 
 /* The caller holds the lock. */
-extern struct powercut_entry make_entry (enum powercut_kind kind,
-                                         const char *path);
+extern struct powercut_entry
+make_entry (enum powercut_kind kind, const char *path);
 extern void put (const struct powercut_entry *e, const void *data);
 
 #pragma GCC visibility pop
 
 /* Programs built for large files call the function by another name. */
-#define SAME(ret, name, as, ...)                                        \
+#define SAME(ret, name, as, ...)                                               \
   ret name (__VA_ARGS__) __attribute__ ((alias (#as)));
 
 #endif /* NBDEDUP_POWERCUT_INT_H */

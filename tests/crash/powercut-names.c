@@ -44,8 +44,7 @@ keep (const char *path, uint64_t ino)
   char kept[PATH_MAX];
 
   snprintf (kept, sizeof kept, "%s.d/%" PRIu64, log_path, ino);
-  if (real_linkat (AT_FDCWD, path, AT_FDCWD, kept, 0) == -1 &&
-      errno != EEXIST)
+  if (real_linkat (AT_FDCWD, path, AT_FDCWD, kept, 0) == -1 && errno != EEXIST)
     give_up (kept);
 }
 
@@ -57,7 +56,7 @@ do_open (int dirfd, const char *name, int flags, mode_t mode)
   int fd;
 
   find_functions ();
-  if ((flags & (O_CREAT|O_TRUNC)) == 0 || (flags & O_TMPFILE) == O_TMPFILE ||
+  if ((flags & (O_CREAT | O_TRUNC)) == 0 || (flags & O_TMPFILE) == O_TMPFILE ||
       !is_watched_name (dirfd, name, path))
     return real_openat (dirfd, name, flags, mode);
   lock ();
@@ -78,7 +77,7 @@ do_open (int dirfd, const char *name, int flags, mode_t mode)
 static mode_t
 get_mode (int flags, va_list args)
 {
-  return flags & (O_CREAT|O_TMPFILE) ? va_arg (args, mode_t) : 0;
+  return flags & (O_CREAT | O_TMPFILE) ? va_arg (args, mode_t) : 0;
 }
 
 int
@@ -108,7 +107,7 @@ openat (int dirfd, const char *name, int flags, ...)
 int
 creat (const char *name, mode_t mode)
 {
-  return do_open (AT_FDCWD, name, O_CREAT|O_WRONLY|O_TRUNC, mode);
+  return do_open (AT_FDCWD, name, O_CREAT | O_WRONLY | O_TRUNC, mode);
 }
 
 int
@@ -131,7 +130,7 @@ unlinkat (int dirfd, const char *name, int flags)
   put (&e, NULL);
   r = real_unlinkat (dirfd, name, flags);
   if (r == -1)
-    give_up (path);             /* the log says that it is gone */
+    give_up (path); /* the log says that it is gone */
   unlock ();
   return r;
 }

@@ -18,15 +18,17 @@
 
 /* How much of the unsynced changes survives. */
 enum mode {
-  NOTHING, SOME, EVERYTHING,    /* EVERYTHING: as after a kill */
-  NOTHING_EVER,                 /* not even what was synced */
+  NOTHING,
+  SOME,
+  EVERYTHING,   /* EVERYTHING: as after a kill */
+  NOTHING_EVER, /* not even what was synced */
 };
 
 /* The state of one file at the end of the log. */
 struct file {
   uint64_t ino;
-  int fd;                       /* -1: never found */
-  uint64_t durable;             /* the last durable entry */
+  int fd;           /* -1: never found */
+  uint64_t durable; /* the last durable entry */
   uint64_t durable_size;
   bool sized;
 };
@@ -40,10 +42,10 @@ struct name {
 struct undo {
   const uint8_t *log;
   uint64_t size;
-  size_t *entries, nr_entries;  /* their offsets */
-  uint64_t last;                /* seq */
+  size_t *entries, nr_entries; /* their offsets */
+  uint64_t last;               /* seq */
   const char *dir;
-  char kept[PATH_MAX];          /* the directory of files without a name */
+  char kept[PATH_MAX]; /* the directory of files without a name */
   enum mode mode;
   uint64_t salt;
   struct rng *rng;
@@ -104,7 +106,7 @@ open_in (const char *dir, uint64_t ino)
     return -1;
   while (fd == -1 && (e = readdir (d)) != NULL)
     if (e->d_ino == ino && e->d_type == DT_REG) {
-      fd = openat (dirfd (d), e->d_name, O_RDWR|O_CLOEXEC);
+      fd = openat (dirfd (d), e->d_name, O_RDWR | O_CLOEXEC);
       if (fd == -1)
         die ("powercut: %s/%s: %s", dir, e->d_name, strerror (errno));
     }
@@ -195,7 +197,7 @@ find_durable (struct undo *u)
     }
     else if (!f->sized && e->kind != POWERCUT_UNLINK &&
              e->kind != POWERCUT_RENAME) {
-      f->durable_size = e->size;        /* 0 if this entry makes it */
+      f->durable_size = e->size; /* 0 if this entry makes it */
       f->sized = true;
     }
   }
@@ -211,7 +213,7 @@ undo_content (struct undo *u)
   size_t i;
 
   truncations = mode != SOME ? mode : u->salt & 2 ? EVERYTHING : NOTHING;
-  for (i = u->nr_entries; i-- > 0; ) {
+  for (i = u->nr_entries; i-- > 0;) {
     e = entry_at (u, i);
     if (e->kind != POWERCUT_WRITE && e->kind != POWERCUT_TRUNCATE)
       continue;
@@ -225,8 +227,7 @@ undo_content (struct undo *u)
     if (f->fd == -1 || !f->sized)
       continue;
     if (mode == NOTHING || (mode == SOME && rng_percent (u->rng, 50)))
-      if (fstat (f->fd, &st) == 0 &&
-          (uint64_t) st.st_size > f->durable_size &&
+      if (fstat (f->fd, &st) == 0 && (uint64_t) st.st_size > f->durable_size &&
           ftruncate (f->fd, f->durable_size) == -1)
         die ("powercut: ftruncate: %s", strerror (errno));
   }
@@ -278,7 +279,7 @@ redo_name (struct undo *u, const struct powercut_entry *e)
 
   if (e->kind == POWERCUT_CREATE)
     n->ino = e->ino;
-  else if (n->ino == e->ino)    /* not if another file has it now */
+  else if (n->ino == e->ino) /* not if another file has it now */
     n->ino = 0;
   if (e->kind == POWERCUT_RENAME)
     find_name (u, (const char *) (e + 1), 0)->ino = e->ino;
@@ -310,8 +311,7 @@ redo_names (struct undo *u)
     if (!is_name_entry (e))
       continue;
     kept = u->mode == EVERYTHING ||
-      (u->mode == SOME &&
-       (each ? rng_percent (u->rng, 50) : e->seq <= moment));
+      (u->mode == SOME && (each ? rng_percent (u->rng, 50) : e->seq <= moment));
     for (j = i + 1; j < u->nr_entries && !kept; ++j) {
       sync = entry_at (u, j);
       kept = sync->kind == POWERCUT_SYNC_DIR && u->mode != NOTHING_EVER &&
@@ -364,8 +364,7 @@ put_names (struct undo *u)
     }
     if (lstat (n->path, &st) == 0) {
       kept_path (u, st.st_ino, kept);
-      if (S_ISREG (st.st_mode) && link (n->path, kept) == -1 &&
-          errno != EEXIST)
+      if (S_ISREG (st.st_mode) && link (n->path, kept) == -1 && errno != EEXIST)
         die ("powercut: %s: %s", kept, strerror (errno));
     }
   }
@@ -386,14 +385,17 @@ static void
 undo (const char *path, const char *dir, enum mode mode, struct rng *rng)
 {
   struct undo u = {
-    .dir = dir, .mode = mode, .rng = rng, .salt = rng_next (rng),
+    .dir = dir,
+    .mode = mode,
+    .rng = rng,
+    .salt = rng_next (rng),
   };
   const struct powercut_header *header;
   struct stat st;
   unsigned i;
   int fd;
 
-  fd = open (path, O_RDONLY|O_CLOEXEC);
+  fd = open (path, O_RDONLY | O_CLOEXEC);
   if (fd == -1 && errno == ENOENT)
     return;
   if (fd == -1 || fstat (fd, &st) == -1)
@@ -430,14 +432,14 @@ void
 powercut_after (const char *path, uint64_t nr, bool names_only)
 {
   struct powercut_header *header;
-  int fd = open (path, O_RDWR|O_CREAT|O_CLOEXEC, 0666);
+  int fd = open (path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
   struct stat st;
 
   if (fd == -1 || flock (fd, LOCK_EX) == -1 || fstat (fd, &st) == -1 ||
       ((size_t) st.st_size < sizeof *header &&
        ftruncate (fd, sizeof *header) == -1))
     die ("powercut: %s: %s", path, strerror (errno));
-  header = mmap (NULL, sizeof *header, PROT_READ|PROT_WRITE, MAP_SHARED, fd,
+  header = mmap (NULL, sizeof *header, PROT_READ | PROT_WRITE, MAP_SHARED, fd,
                  0);
   if (header == MAP_FAILED)
     die ("powercut: mmap: %s", strerror (errno));
@@ -453,7 +455,7 @@ uint64_t
 powercut_changes (const char *path)
 {
   struct powercut_header header = { .seq = 0 };
-  int fd = open (path, O_RDONLY|O_CLOEXEC);
+  int fd = open (path, O_RDONLY | O_CLOEXEC);
 
   if (fd != -1) {
     if (pread (fd, &header, sizeof header, 0) == -1)

@@ -41,31 +41,31 @@
  */
 struct powercut_header {
   uint64_t end;
-  uint64_t seq;                 /* of the last entry */
-  uint64_t cut_at;              /* a process that makes this entry, or a later
+  uint64_t seq;        /* of the last entry */
+  uint64_t cut_at;     /* a process that makes this entry, or a later
                                  * one, is killed; 0: none */
-  uint64_t names_left;          /* the same, but counts down names and syncs of
+  uint64_t names_left; /* the same, but counts down names and syncs of
                                  * directories; 0: does not */
 };
 
 enum powercut_kind {
-  POWERCUT_WRITE = 1,           /* 'len' old bytes follow */
-  POWERCUT_TRUNCATE = 2,        /* the file was longer: old bytes follow */
-  POWERCUT_SYNC = 3,            /* entries up to 'offset' are durable */
-  POWERCUT_SYNC_DIR = 4,        /* names in directory 'path', up to 'offset' */
-  POWERCUT_CREATE = 5,          /* 'path', a file or the directory itself */
+  POWERCUT_WRITE = 1,    /* 'len' old bytes follow */
+  POWERCUT_TRUNCATE = 2, /* the file was longer: old bytes follow */
+  POWERCUT_SYNC = 3,     /* entries up to 'offset' are durable */
+  POWERCUT_SYNC_DIR = 4, /* names in directory 'path', up to 'offset' */
+  POWERCUT_CREATE = 5,   /* 'path', a file or the directory itself */
   POWERCUT_UNLINK = 6,
-  POWERCUT_RENAME = 7,          /* to the path that follows, 'len' bytes */
+  POWERCUT_RENAME = 7, /* to the path that follows, 'len' bytes */
 };
 
 struct powercut_entry {
   uint32_t magic;
   uint32_t kind;
   uint64_t seq;
-  uint64_t ino;                 /* of the file that changes */
-  uint64_t replaced;            /* RENAME: the file that had the new name */
+  uint64_t ino;      /* of the file that changes */
+  uint64_t replaced; /* RENAME: the file that had the new name */
   uint64_t offset, len;
-  uint64_t size;                /* of the file, before; SYNC: at its begin */
+  uint64_t size; /* of the file, before; SYNC: at its begin */
   char path[POWERCUT_PATH_MAX];
 };
 

@@ -64,13 +64,13 @@ powercut_begin (const char *log, const char *directory)
     give_up ("strdup");
   snprintf (parent, sizeof parent, "%s", dirname (copy));
   free (copy);
-  log_fd = real_openat (AT_FDCWD, log_path, O_RDWR|O_CREAT|O_CLOEXEC, 0666);
+  log_fd = real_openat (AT_FDCWD, log_path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
   if (log_fd == -1 || flock (log_fd, LOCK_EX) == -1)
     give_up (log_path);
   if (lseek (log_fd, 0, SEEK_END) < (off_t) sizeof *header &&
       real_ftruncate (log_fd, sizeof *header) == -1)
     give_up (log_path);
-  header = real_mmap (NULL, sizeof *header, PROT_READ|PROT_WRITE, MAP_SHARED,
+  header = real_mmap (NULL, sizeof *header, PROT_READ | PROT_WRITE, MAP_SHARED,
                       log_fd, 0);
   if (header == MAP_FAILED)
     give_up ("mmap");
@@ -182,8 +182,8 @@ is_watched_name (int dirfd, const char *name, char path[POWERCUT_PATH_MAX])
   errno = err;
   memset (path, 0, POWERCUT_PATH_MAX);
   return ok &&
-    snprintf (path, POWERCUT_PATH_MAX, "%s/%s", real, base)
-    < POWERCUT_PATH_MAX &&
+    snprintf (path, POWERCUT_PATH_MAX, "%s/%s", real, base) <
+    POWERCUT_PATH_MAX &&
     (is_below (path) || strcmp (path, dir) == 0);
 }
 
@@ -199,8 +199,8 @@ put (const struct powercut_entry *e, const void *data)
   end += sizeof *e;
   if (data && e->len) {
     if (real_pwrite (log_fd, data, e->len, end) != (ssize_t) e->len ||
-        real_pwrite (log_fd, zeroes, padding, end + e->len)
-        != (ssize_t) padding)
+        real_pwrite (log_fd, zeroes, padding, end + e->len) !=
+          (ssize_t) padding)
       give_up (log_path);
     end += e->len + padding;
   }
@@ -220,7 +220,9 @@ struct powercut_entry
 make_entry (enum powercut_kind kind, const char *path)
 {
   struct powercut_entry e = {
-    .magic = POWERCUT_MAGIC, .kind = kind, .seq = header->seq + 1,
+    .magic = POWERCUT_MAGIC,
+    .kind = kind,
+    .seq = header->seq + 1,
   };
 
   memcpy (e.path, path, POWERCUT_PATH_MAX);
@@ -242,7 +244,7 @@ log_old (int fd, const char *path, enum powercut_kind kind, uint64_t offset,
   if (buf == NULL || fstat (fd, &st) == -1)
     give_up (path);
   if (len && (fcntl (fd, F_GETFL) & O_ACCMODE) == O_WRONLY) {
-    readable = real_openat (AT_FDCWD, path, O_RDONLY|O_CLOEXEC);
+    readable = real_openat (AT_FDCWD, path, O_RDONLY | O_CLOEXEC);
     if (readable == -1)
       give_up (path);
   }
@@ -250,7 +252,7 @@ log_old (int fd, const char *path, enum powercut_kind kind, uint64_t offset,
   e.len = len;
   e.size = st.st_size;
   e.ino = st.st_ino;
-  while (done < len) {          /* past the end: zeroes */
+  while (done < len) { /* past the end: zeroes */
     r = pread (readable, buf + done, len - done, offset + done);
     if (r <= 0)
       break;
@@ -325,7 +327,7 @@ log_resize (int fd, const char *path, off_t size)
   if (st.st_size > size)
     log_old (fd, path, POWERCUT_TRUNCATE, size, st.st_size - size);
   else
-    log_old (fd, path, POWERCUT_WRITE, size, 0);        /* the size */
+    log_old (fd, path, POWERCUT_WRITE, size, 0); /* the size */
 }
 
 int
@@ -351,7 +353,7 @@ truncate (const char *name, off_t size)
 
   if (!is_watched_name (AT_FDCWD, name, path))
     return real_truncate (name, size);
-  fd = real_openat (AT_FDCWD, path, O_RDWR|O_CLOEXEC);
+  fd = real_openat (AT_FDCWD, path, O_RDWR | O_CLOEXEC);
   if (fd == -1)
     return -1;
   r = ftruncate (fd, size);
@@ -367,11 +369,11 @@ fallocate (int fd, int mode, off_t offset, off_t len)
 
   if (!is_watched (fd, path))
     return real_fallocate (fd, mode, offset, len);
-  if (mode & ~(FALLOC_FL_KEEP_SIZE|FALLOC_FL_PUNCH_HOLE|
-               FALLOC_FL_ZERO_RANGE))
+  if (mode &
+      ~(FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE | FALLOC_FL_ZERO_RANGE))
     give_up ("fallocate: unknown mode");
   lock ();
-  if (mode & (FALLOC_FL_PUNCH_HOLE|FALLOC_FL_ZERO_RANGE))
+  if (mode & (FALLOC_FL_PUNCH_HOLE | FALLOC_FL_ZERO_RANGE))
     log_old (fd, path, POWERCUT_WRITE, offset, len);
   else
     log_old (fd, path, POWERCUT_WRITE, offset, 0); /* the size */

@@ -47,10 +47,15 @@ static void
 start_server (bool faulty)
 {
   char key[PATH_MAX], libraries[2 * PATH_MAX];
-  const char *argv[] = {
-    "nbdkit", "-f", "-U", server.socket, plugin, key, "commit-interval=0.25",
-    "dirty-max=4M", NULL
-  };
+  const char *argv[] = { "nbdkit",
+                         "-f",
+                         "-U",
+                         server.socket,
+                         plugin,
+                         key,
+                         "commit-interval=0.25",
+                         "dirty-max=4M",
+                         NULL };
 
   snprintf (key, sizeof key, "pool=%s", pool);
   snprintf (libraries, sizeof libraries, "%s%s%s", preload ? preload : "",
@@ -59,8 +64,7 @@ start_server (bool faulty)
   server.pid = process_start (argv, log_path, libraries);
   nbd = server_connect (&server, "v", 60);
   if (nbd == NULL)
-    die ("SEED=%" PRIu64 " the server did not start, see %s", seed,
-         log_path);
+    die ("SEED=%" PRIu64 " the server did not start, see %s", seed, log_path);
 }
 
 static void
@@ -97,10 +101,9 @@ change (void)
 
   fill_content (buf, op.len, BLOCK, NR_DUPS, &rng);
   block_model_begin (model, &op, op.kind == 'W' ? buf : NULL);
-  r = op.kind == 'W' ?
-    nbd_pwrite (nbd, buf, op.len, op.offset,
-                op.fua ? LIBNBD_CMD_FLAG_FUA : 0) :
-    nbd_zero (nbd, op.len, op.offset, op.fua ? LIBNBD_CMD_FLAG_FUA : 0);
+  r = op.kind == 'W'
+    ? nbd_pwrite (nbd, buf, op.len, op.offset, op.fua ? LIBNBD_CMD_FLAG_FUA : 0)
+    : nbd_zero (nbd, op.len, op.offset, op.fua ? LIBNBD_CMD_FLAG_FUA : 0);
   if (r == -1)
     return nbd_get_errno ();
   block_model_answered (model, &op);
@@ -230,8 +233,8 @@ scenario (const char *file, const char *call, const char *nth,
   if (f == NULL || fclose (f) != 0)
     die ("%s: %s", arm_path, strerror (errno));
   err = load_with_fault (file);
-  printf ("%s of %s: %s, %s\n", call, file, fault_happened () ?
-          "the fault happened" : "no such call yet",
+  printf ("%s of %s: %s, %s\n", call, file,
+          fault_happened () ? "the fault happened" : "no such call yet",
           err ? nbd_get_error () : "no request failed");
   fflush (stdout);
   if (err && !fault_happened ())
@@ -249,7 +252,8 @@ scenario (const char *file, const char *call, const char *nth,
     for (i = 0; i < 10; ++i)
       if (flush () != EIO || change () != EIO)
         die ("SEED=%" PRIu64 " after a failed sync of %s a write or flush "
-             "did not fail with EIO", seed, file);
+             "did not fail with EIO",
+             seed, file);
   }
   verify (false);
   nbd_close (nbd);
@@ -287,16 +291,26 @@ main (int argc, char *argv[])
 
   while ((c = getopt_long (argc, argv, "", options, NULL)) != -1)
     switch (c) {
-    case 'p': plugin = optarg; break;
-    case 'n': nbdedup = optarg; break;
-    case 'f': faults = optarg; break;
-    case 'l': preload = optarg; break;
-    default: return 2;
+    case 'p':
+      plugin = optarg;
+      break;
+    case 'n':
+      nbdedup = optarg;
+      break;
+    case 'f':
+      faults = optarg;
+      break;
+    case 'l':
+      preload = optarg;
+      break;
+    default:
+      return 2;
     }
   argc -= optind;
   argv += optind;
   if (argc < 4 || argc > 5 || plugin == NULL || faults == NULL) {
-    fprintf (stderr, "usage: fault-model --plugin FILE --nbdedup FILE "
+    fprintf (stderr,
+             "usage: fault-model --plugin FILE --nbdedup FILE "
              "--faults FILE DIRECTORY FILE CALL NTH [COUNT]\n");
     return 2;
   }

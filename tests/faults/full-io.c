@@ -23,7 +23,7 @@
 
 static struct nbd_handle *nbd;
 static uint64_t seed, nr_blocks;
-static uint64_t *contents;      /* by block: its seed; 0: zeroes */
+static uint64_t *contents; /* by block: its seed; 0: zeroes */
 
 static void
 fill (uint8_t *buf, uint64_t content)
@@ -66,8 +66,8 @@ verify (const char *when)
 
   for (i = 0; i < nr_blocks; ++i) {
     if (nbd_pread (nbd, buf, BLOCK, i * BLOCK, 0) == -1)
-      die ("SEED=%" PRIu64 " %s: read of block %" PRIu64 ": %s", seed, when,
-           i, nbd_get_error ());
+      die ("SEED=%" PRIu64 " %s: read of block %" PRIu64 ": %s", seed, when, i,
+           nbd_get_error ());
     fill (expected, contents[i]);
     if (memcmp (buf, expected, BLOCK) != 0)
       die ("SEED=%" PRIu64 " %s: block %" PRIu64 " is wrong", seed, when, i);
@@ -158,9 +158,8 @@ main (int argc, char *argv[])
   for (i = 0; i < nr_blocks; ++i)
     used += contents[i] != 0;
   for (i = 0; i < nr_blocks; i += 2) {
-    if (i % 4 == 0 ?
-        nbd_trim (nbd, BLOCK, i * BLOCK, 0) == -1 :
-        nbd_zero (nbd, BLOCK, i * BLOCK, 0) == -1)
+    if (i % 4 == 0 ? nbd_trim (nbd, BLOCK, i * BLOCK, 0) == -1
+                   : nbd_zero (nbd, BLOCK, i * BLOCK, 0) == -1)
       die ("SEED=%" PRIu64 " trim or zeroes when full: %s", seed,
            nbd_get_error ());
     used -= contents[i] != 0;
@@ -173,7 +172,8 @@ main (int argc, char *argv[])
   for (nr = 0, tries = 0; nr < used / 2; ++tries) {
     if (tries == 100)
       die ("SEED=%" PRIu64 " only %" PRIu64 " blocks after trimming about "
-           "%" PRIu64, seed, nr, used);
+           "%" PRIu64,
+           seed, nr, used);
     nr += fill_up (0, &rng);
     poll (NULL, 0, 100);
   }

@@ -139,8 +139,9 @@ change (struct client *c)
   uint64_t size = c->size;
   int r;
 
-  op.len = rng_percent (&c->rng, 50) ? 4096 * rng_between (&c->rng, 1, 8) :
-    rng_between (&c->rng, 1, MAX_REQUEST / 4096) * 4096;
+  op.len = rng_percent (&c->rng, 50)
+    ? 4096 * rng_between (&c->rng, 1, 8)
+    : rng_between (&c->rng, 1, MAX_REQUEST / 4096) * 4096;
   op.offset = rng_below (&c->rng, (size - op.len) / 4096) * 4096;
   /* Unaligned requests to large blocks need a read, so send only a few. */
   if (rng_percent (&c->rng, 80)) {
@@ -212,8 +213,7 @@ verify (struct client *c)
     if (nbd_pread (c->nbd, buf, bs, i * bs, 0) == -1)
       fail_op (c, "read");
     if (!block_model_check (c->model, i, buf))
-      die ("SEED=%" PRIu64 " %s: block %" PRIu64 " is wrong", seed, c->name,
-           i);
+      die ("SEED=%" PRIu64 " %s: block %" PRIu64 " is wrong", seed, c->name, i);
     block_model_adopt (c->model, i, buf);
   }
   free (buf);
@@ -239,7 +239,7 @@ start_server (void)
 {
   char key[PATH_MAX];
   const char *argv[] = {
-    "nbdkit", "-f", "-U", server.socket, plugin, key, "commit-interval=1",
+    "nbdkit",       "-f", "-U", server.socket, plugin, key, "commit-interval=1",
     "dirty-max=8M", NULL
   };
   size_t i;
@@ -318,8 +318,8 @@ round_of (unsigned nr)
     c->nbd = server_connect (&server, c->name, 60);
   }
   for (i = 0; i < NR_CLIENTS; ++i)
-    printf ("%s %" PRIu64 "+%" PRIu64 " ", clients[i].name,
-            clients[i].accepted, clients[i].refused);
+    printf ("%s %" PRIu64 "+%" PRIu64 " ", clients[i].name, clients[i].accepted,
+            clients[i].refused);
   printf ("round %u SEED=%" PRIu64 " %s\n", nr, seed,
           cleanly ? "stopped" : "killed");
   fflush (stdout);
@@ -340,13 +340,21 @@ main (int argc, char *argv[])
 
   while ((c = getopt_long (argc, argv, "", options, NULL)) != -1)
     switch (c) {
-    case 'p': plugin = optarg; break;
-    case 'n': nbdedup = optarg; break;
-    case 'l': preload = optarg; break;
-    default: return 2;
+    case 'p':
+      plugin = optarg;
+      break;
+    case 'n':
+      nbdedup = optarg;
+      break;
+    case 'l':
+      preload = optarg;
+      break;
+    default:
+      return 2;
     }
   if (argc - optind != 2 || plugin == NULL) {
-    fprintf (stderr, "usage: full-model --plugin FILE --nbdedup FILE "
+    fprintf (stderr,
+             "usage: full-model --plugin FILE --nbdedup FILE "
              "[--preload FILE] DIRECTORY ROUNDS\n");
     return 2;
   }

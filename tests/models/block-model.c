@@ -212,8 +212,8 @@ block_model_flushed (struct block_model *m, uint64_t stamp)
 }
 
 static bool
-state_equals (const struct model_state *s, const uint8_t *buf,
-              uint32_t start, uint32_t n)
+state_equals (const struct model_state *s, const uint8_t *buf, uint32_t start,
+              uint32_t n)
 {
   return s->data ? memcmp (s->data + start, buf, n) == 0 : all_zero (buf, n);
 }
@@ -221,10 +221,11 @@ state_equals (const struct model_state *s, const uint8_t *buf,
 static void
 print_state (const char *what, const struct model_state *s)
 {
-  fprintf (stderr, "  %s %c%s thread %u op %u offset %" PRIu64
-           " len %" PRIu64 " %s %" PRIu64 "%s\n", what, s->op.kind,
-           s->op.fua ? "+FUA" : "", s->op.thread, s->op.number,
-           s->op.offset, s->op.len,
+  fprintf (stderr,
+           "  %s %c%s thread %u op %u offset %" PRIu64 " len %" PRIu64
+           " %s %" PRIu64 "%s\n",
+           what, s->op.kind, s->op.fua ? "+FUA" : "", s->op.thread,
+           s->op.number, s->op.offset, s->op.len,
            s->answered ? "answered at" : "not answered", s->answered,
            s->data ? "" : " (the block is zero)");
 }
@@ -243,14 +244,15 @@ print_difference (const struct model_state *s, const uint8_t *buf,
       last = i;
       nr++;
     }
-  fprintf (stderr, "    differs in %u bytes, from byte %u to byte %u of the "
-           "block; there it has", nr, start + first, start + last);
+  fprintf (stderr,
+           "    differs in %u bytes, from byte %u to byte %u of the "
+           "block; there it has",
+           nr, start + first, start + last);
   for (j = 0; j < 8 && first + j < n; ++j)
     fprintf (stderr, " %02x", buf[first + j]);
   fprintf (stderr, ", expected");
   for (j = 0; j < 8 && first + j < n; ++j)
-    fprintf (stderr, " %02x", s->data ? s->data[start + first + j]
-             : zeroes[j]);
+    fprintf (stderr, " %02x", s->data ? s->data[start + first + j] : zeroes[j]);
   fputc ('\n', stderr);
 }
 
@@ -268,11 +270,12 @@ block_model_matches (struct block_model *m, uint64_t offset, uint64_t len,
     part_of (m, i, offset, len, &start, &n, &from);
     if (state_equals (s, buf + from, start, n))
       continue;
-    fprintf (stderr, "volume %s (%" PRIu64 " bytes, blocks of %u), block "
+    fprintf (stderr,
+             "volume %s (%" PRIu64 " bytes, blocks of %u), block "
              "%" PRIu64 " at %" PRIu64 ": a read of %" PRIu64 " bytes at "
              "%" PRIu64 " returned something else than the last write\n",
-             m->name, m->size, m->block_size, i,
-             i * m->block_size, len, offset);
+             m->name, m->size, m->block_size, i, i * m->block_size, len,
+             offset);
     print_state ("last write:", s);
     print_difference (s, buf + from, start, n);
     return false;
@@ -295,8 +298,8 @@ look_elsewhere (struct block_model *m, const uint8_t *buf)
     for (j = 0; j < m->blocks[i].nr; ++j)
       if (m->blocks[i].states[j].data &&
           memcmp (m->blocks[i].states[j].data, buf, m->block_size) == 0) {
-        fprintf (stderr, "  what was read is a state of block %" PRIu64
-                 "\n", i);
+        fprintf (stderr, "  what was read is a state of block %" PRIu64 "\n",
+                 i);
         return;
       }
 }
@@ -311,7 +314,8 @@ block_model_check (struct block_model *m, uint64_t block, const uint8_t *buf)
     if (state_equals (&b->states[i], buf, 0, m->block_size))
       return true;
 
-  fprintf (stderr, "volume %s (%" PRIu64 " bytes, blocks of %u), block "
+  fprintf (stderr,
+           "volume %s (%" PRIu64 " bytes, blocks of %u), block "
            "%" PRIu64 " at %" PRIu64 ": none of the %u states it may have\n",
            m->name, m->size, m->block_size, block, block * m->block_size,
            b->nr - from);
@@ -319,7 +323,7 @@ block_model_check (struct block_model *m, uint64_t block, const uint8_t *buf)
            (uint64_t) atomic_load (&m->flushed));
   n = b->nr - from;
   for (j = 0; j < n; ++j) {
-    if (n > 12 && j == 6)       /* print the first and last six */
+    if (n > 12 && j == 6) /* print the first and last six */
       j = n - 6;
     i = from + j;
     print_state (j == 0 ? "durable:" : "allowed:", &b->states[i]);

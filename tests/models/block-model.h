@@ -26,7 +26,7 @@
 
 /* The operation that made a state, for the text of a failure. */
 struct model_op {
-  char kind;                    /* W, Z, T; '0' for the base */
+  char kind; /* W, Z, T; '0' for the base */
   uint8_t thread;
   bool fua;
   uint32_t number;
@@ -34,15 +34,15 @@ struct model_op {
 };
 
 struct model_state {
-  uint8_t *data;                /* block_size bytes; NULL: zeroes */
-  uint64_t answered;            /* stamp; 0: not (yet) */
+  uint8_t *data;     /* block_size bytes; NULL: zeroes */
+  uint64_t answered; /* stamp; 0: not (yet) */
   struct model_op op;
 };
 
 struct model_block {
   pthread_mutex_t lock;
   unsigned nr, max;
-  struct model_state *states;   /* [0] is the oldest that is allowed */
+  struct model_state *states; /* [0] is the oldest that is allowed */
 };
 
 struct block_model {
@@ -50,13 +50,12 @@ struct block_model {
   uint32_t block_size;
   uint64_t size, nr_blocks;
   struct model_block *blocks;
-  _Atomic uint64_t flushed;     /* when the newest answered flush was sent */
+  _Atomic uint64_t flushed; /* when the newest answered flush was sent */
 };
 
 /* A model of a volume that is all zeroes. */
-extern struct block_model *block_model_new (const char *name,
-                                            uint32_t block_size,
-                                            uint64_t size);
+extern struct block_model *
+block_model_new (const char *name, uint32_t block_size, uint64_t size);
 extern void block_model_free (struct block_model *m);
 
 /* The time of the clock, which the call advances. */
@@ -65,18 +64,18 @@ extern uint64_t block_model_stamp (void);
 /* Lock the blocks of a range, in ascending order.  Hold the locks while a
  * request on the blocks is in flight.
  */
-extern void block_model_lock (struct block_model *m, uint64_t offset,
-                              uint64_t len);
-extern void block_model_unlock (struct block_model *m, uint64_t offset,
-                                uint64_t len);
+extern void
+block_model_lock (struct block_model *m, uint64_t offset, uint64_t len);
+extern void
+block_model_unlock (struct block_model *m, uint64_t offset, uint64_t len);
 
 /* With the locks held: the caller is about to send a write (data NULL: of
  * zeroes); the server answered it.
  */
-extern void block_model_begin (struct block_model *m,
-                               const struct model_op *op, const void *data);
-extern void block_model_answered (struct block_model *m,
-                                  const struct model_op *op);
+extern void block_model_begin (struct block_model *m, const struct model_op *op,
+                               const void *data);
+extern void
+block_model_answered (struct block_model *m, const struct model_op *op);
 
 /* The server answered a flush that was sent at 'stamp'. */
 extern void block_model_flushed (struct block_model *m, uint64_t stamp);
@@ -91,12 +90,12 @@ extern bool block_model_matches (struct block_model *m, uint64_t offset,
  * (block_size bytes, zero-padded at the end of the volume) is a state that
  * 'block' may have.  If not, explain it on stderr.  The model is not changed.
  */
-extern bool block_model_check (struct block_model *m, uint64_t block,
-                               const uint8_t *buf);
+extern bool
+block_model_check (struct block_model *m, uint64_t block, const uint8_t *buf);
 
 /* Make 'buf' the block's only state, which is durable. */
-extern void block_model_adopt (struct block_model *m, uint64_t block,
-                               const uint8_t *buf);
+extern void
+block_model_adopt (struct block_model *m, uint64_t block, const uint8_t *buf);
 
 /* Resize the volume.  Every block must have one state only.  Shrinking drops
  * blocks, growing adds zeroes.

@@ -35,7 +35,7 @@
 
 #define BLOCK_MIN 512u
 #define BLOCK_MAX (1u << 24)
-#define READ_BYTES (4u << 20)   /* at once */
+#define READ_BYTES (4u << 20) /* at once */
 #define HASH_LEN 32
 
 #define NONE UINT32_MAX
@@ -43,15 +43,15 @@
 /* A content that some image has. */
 struct content {
   uint8_t hash[HASH_LEN];
-  bool golden;                  /* the golden image has it */
-  bool shared;                  /* more than one clone has it */
-  uint32_t clone;               /* the first that has it */
+  bool golden;    /* the golden image has it */
+  bool shared;    /* more than one clone has it */
+  uint32_t clone; /* the first that has it */
 };
 
 static struct content *contents;
 static uint32_t nr_contents, max_contents;
-static uint32_t *table;         /* open addressing: indexes of contents */
-static uint64_t table_slots;    /* a power of two */
+static uint32_t *table;      /* open addressing: indexes of contents */
+static uint64_t table_slots; /* a power of two */
 
 /* The golden image: a content's index for each block, NONE for zeroes. */
 static uint32_t *golden;
@@ -61,7 +61,7 @@ struct clone {
   const char *name, *path;
   uint32_t number;
   uint64_t zero, golden_same, golden_moved, sibling, unique;
-  uint32_t *others;             /* blocks that are none of the golden's */
+  uint32_t *others; /* blocks that are none of the golden's */
   uint64_t nr_others, max_others;
 };
 
@@ -205,7 +205,7 @@ each_block (const char *path, block_fn *fn, void *opaque)
   for (size = st.st_size; offset < size; offset += len) {
     data = lseek (fd, offset, SEEK_DATA);
     if (data == -1 && errno == ENXIO)
-      break;                    /* a hole up to the end */
+      break; /* a hole up to the end */
     if (data == -1)
       die ("%s: %s", path, strerror (errno));
     offset = (uint64_t) data / block_size * block_size;
@@ -278,11 +278,10 @@ static json_t *
 clone_json (const struct clone *c)
 {
   return json_pack ("{s:s, s:I, s:I, s:I, s:I, s:I, s:I}", "name", c->name,
-                    "zero", (json_int_t) c->zero,
-                    "golden_same", (json_int_t) c->golden_same,
-                    "golden_moved", (json_int_t) c->golden_moved,
-                    "sibling", (json_int_t) c->sibling,
-                    "unique", (json_int_t) c->unique,
+                    "zero", (json_int_t) c->zero, "golden_same",
+                    (json_int_t) c->golden_same, "golden_moved",
+                    (json_int_t) c->golden_moved, "sibling",
+                    (json_int_t) c->sibling, "unique", (json_int_t) c->unique,
                     "logical", (json_int_t) logical (c));
 }
 
@@ -298,12 +297,11 @@ document (const char *name, const struct clone *clones, unsigned nr)
     json_array_append_new (array, clone_json (&clones[i]));
   }
   ratio = nr_contents ? json_real ((double) sum / nr_contents) : json_null ();
-  return json_pack ("{s:s, s:i, s:I, s:o, s:{s:I, s:I, s:o}}",
-                    "golden", name, "block_size", (int) block_size,
-                    "golden_blocks", (json_int_t) golden_blocks,
-                    "clones", array, "fleet", "logical", (json_int_t) sum,
-                    "distinct", (json_int_t) nr_contents,
-                    "dedup_ratio", ratio);
+  return json_pack ("{s:s, s:i, s:I, s:o, s:{s:I, s:I, s:o}}", "golden", name,
+                    "block_size", (int) block_size, "golden_blocks",
+                    (json_int_t) golden_blocks, "clones", array, "fleet",
+                    "logical", (json_int_t) sum, "distinct",
+                    (json_int_t) nr_contents, "dedup_ratio", ratio);
 }
 
 /* After all images are read: divide the blocks that the golden image does not
@@ -357,11 +355,10 @@ by_name (const void *a, const void *b)
 static void
 parse_options (int argc, char *argv[])
 {
-  static const struct option options[] = {
-    { "block-size", required_argument, NULL, 'b' },
-    { "help", no_argument, NULL, 'h' },
-    { NULL }
-  };
+  static const struct option options[] = { { "block-size", required_argument,
+                                             NULL, 'b' },
+                                           { "help", no_argument, NULL, 'h' },
+                                           { NULL } };
   unsigned long n;
   char *end;
   int c;

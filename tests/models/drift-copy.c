@@ -24,8 +24,7 @@ call (struct nbdedup_pool *p, const char *command, json_t *args)
 struct nbdedup_pool *
 open_pool (const char *path, const struct nbdedup_settings *settings)
 {
-  struct nbdedup_pool *p = nbdedup_pool_open (path, settings, "test-drift",
-                                              0);
+  struct nbdedup_pool *p = nbdedup_pool_open (path, settings, "test-drift", 0);
 
   if (p == NULL)
     die ("open: %s", nbdedup_error ());
@@ -42,10 +41,10 @@ close_pool (struct nbdedup_pool *p)
 void
 drain (struct nbdedup_pool *p)
 {
-  json_decref (call (p, "create", json_pack ("{s:s, s:i}", "name", "drain",
-                                             "size", 4096)));
-  json_decref (call (p, "destroy", json_pack ("{s:s, s:b}", "name", "drain",
-                                              "wait", 1)));
+  json_decref (call (p, "create",
+                     json_pack ("{s:s, s:i}", "name", "drain", "size", 4096)));
+  json_decref (
+    call (p, "destroy", json_pack ("{s:s, s:b}", "name", "drain", "wait", 1)));
 }
 
 static uint64_t
@@ -98,9 +97,10 @@ destroy_all (struct nbdedup_pool *p, const struct promise *promise)
   unsigned i;
 
   for (i = 0; i < promise->nr; ++i) {
-    result = engine_call (p, "destroy", json_pack
-                          ("{s:s, s:b, s:b, s:b}", "name", promise->names[i],
-                           "recursive", 1, "force", 1, "wait", 1));
+    result = engine_call (p, "destroy",
+                          json_pack ("{s:s, s:b, s:b, s:b}", "name",
+                                     promise->names[i], "recursive", 1, "force",
+                                     1, "wait", 1));
     /* Gone with an earlier one, or named twice. */
     if (result == NULL && errno != ENOENT)
       die ("destroy %s: %s", promise->names[i], nbdedup_error ());

@@ -19,7 +19,7 @@
 struct promise {
   char names[MAX_SET][64];
   unsigned nr;
-  json_t *destroyed;            /* owned; NULL: no prediction */
+  json_t *destroyed; /* owned; NULL: no prediction */
   uint64_t freed_bytes;
 };
 
@@ -28,13 +28,12 @@ struct promise {
  */
 extern bool keep_promise (const char *directory, const struct promise *p);
 
-extern struct nbdedup_pool *open_pool (const char *path,
-                                       const struct nbdedup_settings *s);
+extern struct nbdedup_pool *
+open_pool (const char *path, const struct nbdedup_settings *s);
 extern void close_pool (struct nbdedup_pool *p);
 
 /* The function takes the reference of 'args'.  The result is a new one. */
-extern json_t *call (struct nbdedup_pool *p, const char *command,
-                     json_t *args);
+extern json_t *call (struct nbdedup_pool *p, const char *command, json_t *args);
 
 /* Wait until all space that can be freed is free, also by merges. */
 extern void drain (struct nbdedup_pool *p);

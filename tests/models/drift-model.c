@@ -12,12 +12,12 @@
 struct ref {
   const uint8_t *data;
   uint32_t len;
-  unsigned owner;               /* 0: the golden image; i: clone i - 1 */
+  unsigned owner; /* 0: the golden image; i: clone i - 1 */
   uint64_t position;
 };
 
 struct refs {
-  struct ref *p;                /* owned */
+  struct ref *p; /* owned */
   size_t nr;
 };
 
@@ -92,8 +92,8 @@ classify (struct drift_family *f, const struct ref *r, size_t nr)
 struct sizer {
   const struct drift_storage *storage;
   struct compression compression;
-  struct codec_ctx *ctx;        /* owned */
-  uint8_t *buf;                 /* owned */
+  struct codec_ctx *ctx; /* owned */
+  uint8_t *buf;          /* owned */
 };
 
 static uint64_t
@@ -127,17 +127,18 @@ static void
 classify_all (struct drift_family *f, const struct refs *refs,
               const struct drift_storage *storage)
 {
-  struct sizer s = { .storage = storage, .ctx = codec_ctx_new (),
+  struct sizer s = { .storage = storage,
+                     .ctx = codec_ctx_new (),
                      .buf = xmalloc (f->golden->block_size) };
   size_t i, j;
 
-  if (s.ctx == NULL || (storage->compress &&
-                        compression_parse (storage->compress,
-                                           &s.compression) == -1))
+  if (s.ctx == NULL ||
+      (storage->compress &&
+       compression_parse (storage->compress, &s.compression) == -1))
     die ("%s: %s", storage->compress, nbdedup_error ());
   for (i = 0; i < refs->nr; i = j) {
     for (j = i + 1; j < refs->nr &&
-           memcmp (refs->p[i].data, refs->p[j].data, refs->p[i].len) == 0;
+         memcmp (refs->p[i].data, refs->p[j].data, refs->p[i].len) == 0;
          ++j)
       ;
     classify (f, refs->p + i, j - i);
@@ -169,8 +170,7 @@ find_clones (struct lineage *l, struct drift_family *f)
 
 void
 drift_family_make (struct lineage *l, const struct node *golden,
-                   const struct drift_storage *storage,
-                   struct drift_family *f)
+                   const struct drift_storage *storage, struct drift_family *f)
 {
   struct refs refs = { .nr = node_blocks (golden) };
   struct drift_clone *c;
@@ -219,8 +219,7 @@ differs (const struct reason *r, const char *fmt, ...)
   va_list ap;
   int n;
 
-  n = snprintf (r->why, r->len, "drift %s: ",
-                node_name (r->f->golden, name));
+  n = snprintf (r->why, r->len, "drift %s: ", node_name (r->f->golden, name));
   va_start (ap, fmt);
   vsnprintf (r->why + n, r->len - n, fmt, ap);
   va_end (ap);
@@ -280,13 +279,14 @@ same_fleet (const struct reason *r, json_t *fleet)
   }
   stored = json_number (fleet, "distinct_stored_bytes");
   return (stored >= f->stored_min && stored <= f->stored_max) ||
-    differs (r, "fleet: distinct_stored_bytes is %" PRIu64 ", expected %"
-             PRIu64 " to %" PRIu64, stored, f->stored_min, f->stored_max);
+    differs (r,
+             "fleet: distinct_stored_bytes is %" PRIu64 ", expected %" PRIu64
+             " to %" PRIu64,
+             stored, f->stored_min, f->stored_max);
 }
 
 bool
-drift_compare (const struct drift_family *f, json_t *doc, char *why,
-               size_t len)
+drift_compare (const struct drift_family *f, json_t *doc, char *why, size_t len)
 {
   struct reason r = { f, why, len };
   json_t *clones = json_object_get (doc, "clones");

@@ -15,17 +15,17 @@
 #include "models/lineage-model.h"
 
 struct drift_clone {
-  const struct node *node;      /* not owned */
+  const struct node *node; /* not owned */
   uint64_t zero, golden_same, golden_moved, sibling, unique, logical;
 };
 
 struct drift_family {
-  const struct node *golden;    /* not owned */
-  struct drift_clone *clones;   /* owned; ascending by name */
+  const struct node *golden;  /* not owned */
+  struct drift_clone *clones; /* owned; ascending by name */
   unsigned nr_clones;
-  bool unsure;                  /* membership of a volume is undefined */
+  bool unsure; /* membership of a volume is undefined */
   uint64_t golden_blocks, logical, distinct;
-  uint64_t stored_min, stored_max;      /* of distinct_stored_bytes */
+  uint64_t stored_min, stored_max; /* of distinct_stored_bytes */
 };
 
 /* How the pool stores records.  'compress' NULL: in more than one way. */

@@ -37,8 +37,7 @@ json_number (json_t *object, const char *key)
  */
 
 static int
-apply_data (struct nbdedup_pool *pool, struct lineage *l,
-            const struct op *op)
+apply_data (struct nbdedup_pool *pool, struct lineage *l, const struct op *op)
 {
   struct node *node = lineage_find (l, op->name);
   struct nbdedup_volume *v = node ? node->handle : NULL;
@@ -78,8 +77,8 @@ check_diff (struct lineage *l, const struct op *op, json_t *extents)
   const struct node *from = lineage_find (l, op->name);
   const struct node *to = lineage_find (l, op->other);
   uint32_t bs = from->block_size;
-  uint64_t nr = node_blocks (from) > node_blocks (to) ? node_blocks (from) :
-    node_blocks (to);
+  uint64_t nr = node_blocks (from) > node_blocks (to) ? node_blocks (from)
+                                                      : node_blocks (to);
   uint64_t end = from->size > to->size ? from->size : to->size;
   uint64_t b, offset, length, last_end = 0;
   uint8_t *said = xcalloc (nr, 1), *zeroes = xcalloc (1, bs);
@@ -93,7 +92,8 @@ check_diff (struct lineage *l, const struct op *op, json_t *extents)
     zero = json_is_true (json_object_get (e, "zero"));
     if (offset % bs != 0 || length == 0 || offset + length > nr * bs ||
         ((offset + length) % bs != 0 && offset + length != end &&
-         offset + length != to->size) || (i > 0 && offset < last_end))
+         offset + length != to->size) ||
+        (i > 0 && offset < last_end))
       die ("diff %s %s: extent of %" PRIu64 " bytes at %" PRIu64, op->name,
            op->other, length, offset);
     if (i > 0 && offset == last_end && zero == last_zero)
@@ -107,15 +107,18 @@ check_diff (struct lineage *l, const struct op *op, json_t *extents)
   for (b = 0; b < nr; ++b) {
     const uint8_t *x = b < node_blocks (from) ? from->data + b * bs : zeroes;
     const uint8_t *y = b < node_blocks (to) ? to->data + b * bs : zeroes;
-    unsigned expected = memcmp (x, y, bs) == 0 ? 0 :
-      all_zero (y, bs) ? 2 : 1;
+    unsigned expected = memcmp (x, y, bs) == 0 ? 0 : all_zero (y, bs) ? 2 : 1;
 
     /* diff may omit blocks past the end of the newer side. */
     if (said[b] != expected && !(b >= node_blocks (to) && said[b] == 0))
-      die ("diff %s %s: block %" PRIu64 " (of %u) is %s, expected %s",
-           op->name, op->other, b, bs,
-           said[b] == 0 ? "equal" : said[b] == 1 ? "data" : "zero",
-           expected == 0 ? "equal" : expected == 1 ? "data" : "zero");
+      die ("diff %s %s: block %" PRIu64 " (of %u) is %s, expected %s", op->name,
+           op->other, b, bs,
+           said[b] == 0     ? "equal"
+             : said[b] == 1 ? "data"
+                            : "zero",
+           expected == 0     ? "equal"
+             : expected == 1 ? "data"
+                             : "zero");
   }
   free (said);
   free (zeroes);
@@ -142,8 +145,7 @@ run_clone (struct nbdedup_pool *pool, const struct op *op)
 uint64_t
 engine_own_bytes (struct nbdedup_pool *pool, const char *name)
 {
-  json_t *stat = engine_call (pool, "stat", json_pack ("{s:s}", "name",
-                                                       name));
+  json_t *stat = engine_call (pool, "stat", json_pack ("{s:s}", "name", name));
   json_t *volumes = json_object_get (stat, "volumes");
   uint64_t n;
 
@@ -171,49 +173,48 @@ own_bytes_on (const struct node *node, const struct node *parent)
 /* The engine merges the volume's own blocks into its layer in the background.
  */
 static void
-check_rebase (struct nbdedup_pool *pool, struct lineage *l,
-              const struct op *op, uint64_t before, json_t *result)
+check_rebase (struct nbdedup_pool *pool, struct lineage *l, const struct op *op,
+              uint64_t before, json_t *result)
 {
   uint64_t after = own_bytes_on (lineage_find (l, op->name),
-                                 lineage_find (l, op->other)), n;
+                                 lineage_find (l, op->other)),
+           n;
   unsigned tries;
 
   if (json_number (result, "own_bytes_before") != before ||
       json_number (result, "own_bytes_after") != after)
     die ("rebase %s %s: own_bytes from %" PRIu64 " to %" PRIu64 ", but it "
-         "said %s", op->name, op->other, before, after,
-         json_dumps (result, 0));
-  for (tries = 0; ; ++tries) {
+         "said %s",
+         op->name, op->other, before, after, json_dumps (result, 0));
+  for (tries = 0;; ++tries) {
     n = engine_own_bytes (pool, op->name);
     if (n == after)
       break;
     if (n > after || tries == 1000)
-      die ("rebase %s %s: own_bytes %" PRIu64 ", expected %" PRIu64,
-           op->name, op->other, n, after);
+      die ("rebase %s %s: own_bytes %" PRIu64 ", expected %" PRIu64, op->name,
+           op->other, n, after);
     poll (NULL, 0, 10);
   }
 }
 
 /* The result must be what --dry-run predicts. */
 static json_t *
-run_rebase (struct nbdedup_pool *pool, struct lineage *l,
-            const struct op *op)
+run_rebase (struct nbdedup_pool *pool, struct lineage *l, const struct op *op)
 {
   uint64_t before = l->figures ? engine_own_bytes (pool, op->name) : 0;
   json_t *dry, *real;
   int err;
 
   dry = engine_call (pool, "rebase",
-                     json_pack ("{s:s, s:s, s:b}", "name", op->name,
-                                "snapshot", op->other, "dry-run", 1));
-  real = engine_call (pool, "rebase", json_pack ("{s:s, s:s}", "name",
-                                                 op->name, "snapshot",
-                                                 op->other));
+                     json_pack ("{s:s, s:s, s:b}", "name", op->name, "snapshot",
+                                op->other, "dry-run", 1));
+  real = engine_call (pool, "rebase",
+                      json_pack ("{s:s, s:s}", "name", op->name, "snapshot",
+                                 op->other));
   err = errno;
   if ((dry == NULL) != (real == NULL))
-    die ("rebase %s %s: --dry-run %s, but then it %s: %s", op->name,
-         op->other, dry ? "works" : "fails", real ? "works" : "fails",
-         nbdedup_error ());
+    die ("rebase %s %s: --dry-run %s, but then it %s: %s", op->name, op->other,
+         dry ? "works" : "fails", real ? "works" : "fails", nbdedup_error ());
   if (dry && l->figures && !json_equal (dry, real))
     die ("rebase %s %s: --dry-run said %s, it did %s", op->name, op->other,
          json_dumps (dry, 0), json_dumps (real, 0));
@@ -225,18 +226,17 @@ run_rebase (struct nbdedup_pool *pool, struct lineage *l,
 }
 
 int
-engine_apply (struct nbdedup_pool *pool, struct lineage *l,
-              const struct op *op)
+engine_apply (struct nbdedup_pool *pool, struct lineage *l, const struct op *op)
 {
   json_t *result = NULL;
 
   switch (op->kind) {
   case OP_CREATE:
-    result = engine_call (pool, "create", json_pack
-                          ("{s:s, s:I, s:i, s:s, s:s}", "name", op->name,
-                           "size", (json_int_t) op->size, "block-size",
-                           (int) op->block_size, "compress", "lz4",
-                           "dedup", "on"));
+    result = engine_call (pool, "create",
+                          json_pack ("{s:s, s:I, s:i, s:s, s:s}", "name",
+                                     op->name, "size", (json_int_t) op->size,
+                                     "block-size", (int) op->block_size,
+                                     "compress", "lz4", "dedup", "on"));
     break;
   case OP_WRITE:
   case OP_ZERO:
@@ -251,38 +251,40 @@ engine_apply (struct nbdedup_pool *pool, struct lineage *l,
     result = run_clone (pool, op);
     break;
   case OP_ROLLBACK:
-    result = engine_call (pool, "rollback", json_pack
-                          ("{s:s, s:b}", "name", op->name, "force",
-                           (int) op->force));
+    result = engine_call (pool, "rollback",
+                          json_pack ("{s:s, s:b}", "name", op->name, "force",
+                                     (int) op->force));
     break;
   case OP_DESTROY:
-    result = engine_call (pool, "destroy", json_pack
-                          ("{s:s, s:b, s:b, s:b}", "name", op->name,
-                           "recursive", (int) op->recursive, "force",
-                           (int) op->force, "wait", (int) op->wait));
+    result = engine_call (pool, "destroy",
+                          json_pack ("{s:s, s:b, s:b, s:b}", "name", op->name,
+                                     "recursive", (int) op->recursive, "force",
+                                     (int) op->force, "wait", (int) op->wait));
     break;
   case OP_RENAME:
-    result = engine_call (pool, "rename", json_pack
-                          ("{s:s, s:s}", "old", op->name, "new", op->other));
+    result = engine_call (pool, "rename",
+                          json_pack ("{s:s, s:s}", "old", op->name, "new",
+                                     op->other));
     break;
   case OP_REBASE:
     result = run_rebase (pool, l, op);
     break;
   case OP_RESIZE:
-    result = engine_call (pool, "resize", json_pack
-                          ("{s:s, s:I, s:b}", "name", op->name, "size",
-                           (json_int_t) op->size, "shrink",
-                           (int) op->shrink));
+    result = engine_call (pool, "resize",
+                          json_pack ("{s:s, s:I, s:b}", "name", op->name,
+                                     "size", (json_int_t) op->size, "shrink",
+                                     (int) op->shrink));
     break;
   case OP_SET:
-    result = engine_call (pool, "set", json_pack
-                          ("{s:s, s:s, s:s}", "name", op->name, "property",
-                           op->property, "value", op->value));
+    result = engine_call (pool, "set",
+                          json_pack ("{s:s, s:s, s:s}", "name", op->name,
+                                     "property", op->property, "value",
+                                     op->value));
     break;
   case OP_DIFF:
-    result = engine_call (pool, "diff", json_pack ("{s:s, s:s}", "from",
-                                                   op->name, "to",
-                                                   op->other));
+    result = engine_call (pool, "diff",
+                          json_pack ("{s:s, s:s}", "from", op->name, "to",
+                                     op->other));
     if (result)
       check_diff (l, op, json_object_get (result, "extents"));
     break;
@@ -353,8 +355,8 @@ check_extent (void *opaque, uint64_t offset, uint64_t len, bool hole)
 
 /* Read the whole volume into 'buf', and compare all bytes. */
 static bool
-compare_data (struct compare *c, struct node *node,
-              struct nbdedup_volume *v, uint8_t *buf)
+compare_data (struct compare *c, struct node *node, struct nbdedup_volume *v,
+              uint8_t *buf)
 {
   struct extents e = { .data = buf };
   uint64_t b, offset, n;
@@ -370,16 +372,17 @@ compare_data (struct compare *c, struct node *node,
   for (b = 0; b < node_blocks (node); ++b) {
     n = first_difference (buf + b * bs, node->data + b * bs, bs);
     if (n < bs && !one_of_versions (node, b, buf + b * bs))
-      return differs (c, "%s: block %" PRIu64 " (of %u) differs at byte %"
-                      PRIu64 ": found 0x%02x, expected 0x%02x%s", name, b, bs,
-                      n, buf[b * bs + n], node->data[b * bs + n],
+      return differs (c,
+                      "%s: block %" PRIu64 " (of %u) differs at byte %" PRIu64
+                      ": found 0x%02x, expected 0x%02x%s",
+                      name, b, bs, n, buf[b * bs + n], node->data[b * bs + n],
                       node->nr_versions ? " (or an older version)" : "");
   }
   if (node->size > 0 &&
       (nbdedup_volume_extents (v, node->size, 0, check_extent, &e) == -1 ||
        e.problem || e.next != node->size))
-    return differs (c, "%s: extents: %s", name, e.problem ? e.problem :
-                    nbdedup_error ());
+    return differs (c, "%s: extents: %s", name,
+                    e.problem ? e.problem : nbdedup_error ());
   return true;
 }
 
@@ -400,10 +403,10 @@ compare_node (struct compare *c, struct node *node)
   if (nbdedup_volume_size (v) != node->size ||
       nbdedup_volume_block_size (v) != node->block_size ||
       nbdedup_volume_is_readonly (v) != (snapshot || c->l->readonly))
-    ok = differs (c, "%s: opened with size %" PRIu64 " (expected %" PRIu64
-                  "), %s", name, nbdedup_volume_size (v), node->size,
-                  nbdedup_volume_is_readonly (v) ? "read-only" :
-                  "read-write");
+    ok = differs (c,
+                  "%s: opened with size %" PRIu64 " (expected %" PRIu64 "), %s",
+                  name, nbdedup_volume_size (v), node->size,
+                  nbdedup_volume_is_readonly (v) ? "read-only" : "read-write");
   else
     ok = compare_data (c, node, v, buf);
   if (ok && snapshot && node->size > 0 &&
@@ -463,8 +466,8 @@ static bool
 compare_properties (struct compare *c, struct node *node)
 {
   json_t *get = engine_call (c->pool, "get",
-                             json_pack ("{s:s, s:s}", "property", "all",
-                                        "name", node->name));
+                             json_pack ("{s:s, s:s}", "property", "all", "name",
+                                        node->name));
   json_t *p = json_object_get (get, "properties");
   const char *compress = json_string_value (json_object_get (p, "compress"));
   const char *dedup = json_string_value (json_object_get (p, "dedup"));
@@ -490,16 +493,15 @@ compare_snapshots (struct compare *c, const struct node *volume,
   for (i = 0; i < c->l->nr_nodes; ++i)
     nr += c->l->nodes[i]->volume == volume;
   if (json_array_size (snapshots) != nr)
-    return differs (c, "%s: list has %zu snapshots, expected %zu",
-                    volume->name, json_array_size (snapshots), nr);
+    return differs (c, "%s: list has %zu snapshots, expected %zu", volume->name,
+                    json_array_size (snapshots), nr);
   json_array_foreach (snapshots, i, s) {
     name = json_string_value (json_object_get (s, "name"));
     snprintf (full, sizeof full, "%s@%s", volume->name, name ? name : "?");
     if (lineage_find (c->l, full) == NULL)
       return differs (c, "list has an unexpected snapshot %s", full);
     if (json_number (s, "time") < 1000000000)
-      return differs (c, "%s: time is %" PRIu64, full,
-                      json_number (s, "time"));
+      return differs (c, "%s: time is %" PRIu64, full, json_number (s, "time"));
   }
   return true;
 }
@@ -516,13 +518,15 @@ compare_listed (struct compare *c, json_t *v)
       json_number (v, "block_size") != node->block_size ||
       json_number (v, "clients") != (node->handle != NULL) ||
       !has_logical_bytes (node, v))
-    return differs (c, "list %s: size %" PRIu64 ", expected %" PRIu64
+    return differs (c,
+                    "list %s: size %" PRIu64 ", expected %" PRIu64
                     "; logical_bytes %" PRIu64 ", expected %" PRIu64
-                    "; clients %" PRIu64, name, json_number (v, "size"),
-                    node->size, json_number (v, "logical_bytes"),
-                    logical_bytes (node), json_number (v, "clients"));
-  return compare_origin (c, node, json_string_value
-                         (json_object_get (v, "origin"))) &&
+                    "; clients %" PRIu64,
+                    name, json_number (v, "size"), node->size,
+                    json_number (v, "logical_bytes"), logical_bytes (node),
+                    json_number (v, "clients"));
+  return compare_origin (c, node,
+                         json_string_value (json_object_get (v, "origin"))) &&
     compare_snapshots (c, node, json_object_get (v, "snapshots")) &&
     compare_properties (c, node);
 }
@@ -584,19 +588,18 @@ compare_stat (struct compare *c)
   if (stat == NULL)
     return differs (c, "stat: %s", nbdedup_error ());
   json_array_foreach (json_object_get (stat, "volumes"), i, v) {
-    node = lineage_find (c->l, json_string_value (json_object_get (v,
-                                                                  "name")));
+    node = lineage_find (c->l, json_string_value (json_object_get (v, "name")));
     if (ok && node && !has_logical_bytes (node, v))
-      ok = differs (c, "stat %s: logical_bytes %" PRIu64 ", expected %"
-                    PRIu64, node->name, json_number (v, "logical_bytes"),
+      ok = differs (c, "stat %s: logical_bytes %" PRIu64 ", expected %" PRIu64,
+                    node->name, json_number (v, "logical_bytes"),
                     logical_bytes (node));
     if (ok && node && json_number (v, "own_bytes") % node->block_size != 0)
       ok = differs (c, "stat %s: own_bytes %" PRIu64, node->name,
                     json_number (v, "own_bytes"));
     sum += json_number (v, "logical_bytes");
   }
-  if (ok && json_number (json_object_get (stat, "pool"), "logical_bytes") !=
-      sum)
+  if (ok &&
+      json_number (json_object_get (stat, "pool"), "logical_bytes") != sum)
     ok = differs (c, "stat: logical_bytes is not the sum");
   json_decref (stat);
   return ok;

@@ -8,7 +8,7 @@
 
 struct history history;
 
-static const char *variables[2];        /* not owned */
+static const char *variables[2]; /* not owned */
 static bool passed;
 
 static void
@@ -19,8 +19,10 @@ print_last_ops (void)
   fprintf (stderr, "the last operations of history %u, in %s:\n", history.nr,
            history.directory);
   op_log_print ();
-  fprintf (stderr, "repeat with SEED=%" PRIu64 " %s=%u (%s=1 compares after "
-           "each)\n", history.seed, variables[0], history.nr, variables[1]);
+  fprintf (stderr,
+           "repeat with SEED=%" PRIu64 " %s=%u (%s=1 compares after "
+           "each)\n",
+           history.seed, variables[0], history.nr, variables[1]);
 }
 
 void

@@ -18,9 +18,9 @@
 
 extern struct history {
   uint64_t seed;
-  unsigned nr;                  /* of this history */
+  unsigned nr; /* of this history */
   bool verify_each;
-  char directory[PATH_MAX];     /* of its pool */
+  char directory[PATH_MAX]; /* of its pool */
 } history;
 
 /* Read the environment, and print the seed.  If the program ends before
@@ -33,8 +33,7 @@ extern void history_passed (void);
 extern struct rng history_rng (void);
 
 /* With a chance of one half, make all caches as small as possible. */
-extern void history_caches (struct nbdedup_settings *settings,
-                            struct rng *rng);
+extern void history_caches (struct nbdedup_settings *settings, struct rng *rng);
 
 /* Do 'op' with 'apply'.  If the result is not what the model expects, end the
  * program.  False: the pool refused 'op'.

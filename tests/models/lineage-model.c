@@ -76,8 +76,7 @@ node_add_like (struct lineage *l, enum node_kind kind, const char *name,
  * 'from'.
  */
 static void
-set_line (struct node *node, const struct node *snap,
-          const struct node *from)
+set_line (struct node *node, const struct node *snap, const struct node *from)
 {
   size_t first = snap != NULL, nr = from->nr_line + first;
   struct ancestor *line = xcalloc (nr, sizeof line[0]);
@@ -232,8 +231,8 @@ push_version (struct lineage *l, struct node *node, uint64_t block)
     return;
   if (node->nr_versions == node->cap_versions) {
     node->cap_versions = 2 * node->cap_versions + 8;
-    node->versions = realloc (node->versions, node->cap_versions *
-                              sizeof node->versions[0]);
+    node->versions = realloc (node->versions,
+                              node->cap_versions * sizeof node->versions[0]);
     if (node->versions == NULL)
       die ("out of memory");
   }
@@ -301,7 +300,7 @@ apply_snapshot (struct lineage *l, const char *name)
 
   snprintf (volume_name, sizeof volume_name, "%.*s", (int) (at - name), name);
   volume = lineage_find (l, volume_name);
-  forget_versions (volume);     /* a snapshot is a flush, too */
+  forget_versions (volume); /* a snapshot is a flush, too */
   snap = node_add_like (l, NODE_SNAPSHOT, at + 1, volume);
   snap->volume = volume;
   set_line (snap, NULL, volume);
@@ -428,8 +427,8 @@ lineage_apply (struct lineage *l, const struct op *op)
     break;
   case OP_RENAME:
     snprintf (node->name, sizeof node->name, "%.23s",
-              node->kind == NODE_SNAPSHOT ? strchr (op->other, '@') + 1 :
-              op->other);
+              node->kind == NODE_SNAPSHOT ? strchr (op->other, '@') + 1
+                                          : op->other);
     break;
   case OP_REBASE:
     node->parent = node->origin = other;
@@ -458,8 +457,7 @@ lineage_apply (struct lineage *l, const struct op *op)
 enum family
 node_family (const struct node *golden, const struct node *volume)
 {
-  const uint64_t own = golden->volume ? golden->volume->id
-    : golden->volume_id;
+  const uint64_t own = golden->volume ? golden->volume->id : golden->volume_id;
   bool unsure = golden->volume == NULL && volume->id == own;
   size_t i;
 
@@ -506,8 +504,7 @@ has_clones (struct lineage *l, const struct node *snap)
 }
 
 static enum expect
-expect_destroy (struct lineage *l, const struct op *op,
-                const struct node *node)
+expect_destroy (struct lineage *l, const struct op *op, const struct node *node)
 {
   enum expect r = EXPECT_OK, clones;
   unsigned i;
@@ -539,8 +536,8 @@ expect_snapshot (struct lineage *l, const struct op *op)
 
   snprintf (name, sizeof name, "%s", op->name);
   name[strcspn (name, "@")] = '\0';
-  return lineage_find (l, name) && !lineage_find (l, op->name) ?
-    EXPECT_OK : EXPECT_FAIL;
+  return lineage_find (l, name) && !lineage_find (l, op->name) ? EXPECT_OK
+                                                               : EXPECT_FAIL;
 }
 
 enum expect
@@ -591,8 +588,8 @@ lineage_expect (struct lineage *l, const struct op *op)
   case OP_DIFF:
     if (other == NULL)
       return EXPECT_FAIL;
-    return node->volume && node->volume == other->volume ?
-      EXPECT_OK : EXPECT_EITHER;
+    return node->volume && node->volume == other->volume ? EXPECT_OK
+                                                         : EXPECT_EITHER;
   default:
     return EXPECT_OK;
   }

@@ -33,38 +33,38 @@ enum node_kind { NODE_VOLUME, NODE_SNAPSHOT, NODE_HIDDEN };
 /* A content that a block had since the last flush. */
 struct version {
   uint64_t block;
-  uint8_t *data;                /* owned */
+  uint8_t *data; /* owned */
 };
 
 /* A snapshot that a volume was cloned from, or rebased onto.  It may have been
  * destroyed since.
  */
 struct ancestor {
-  uint64_t snapshot, volume;    /* ids */
+  uint64_t snapshot, volume; /* ids */
 };
 
 struct node {
   enum node_kind kind;
-  uint64_t id;                  /* never reused */
-  char name[24];                /* of a snapshot: the part after the @ */
-  struct node *volume;          /* a snapshot's */
-  uint64_t volume_id;           /* hidden: of the volume that it belonged to */
-  char label[64];               /* hidden: "golden@v1 (destroyed)" */
-  struct node *parent;          /* what it inherits from, or NULL */
-  struct node *origin;          /* a snapshot, or NULL: */
-  char lost_origin[64];         /* "golden@v1 (destroyed)", or "" */
-  struct ancestor *line;        /* its origin, the origin's, ...; owned */
+  uint64_t id;           /* never reused */
+  char name[24];         /* of a snapshot: the part after the @ */
+  struct node *volume;   /* a snapshot's */
+  uint64_t volume_id;    /* hidden: of the volume that it belonged to */
+  char label[64];        /* hidden: "golden@v1 (destroyed)" */
+  struct node *parent;   /* what it inherits from, or NULL */
+  struct node *origin;   /* a snapshot, or NULL: */
+  char lost_origin[64];  /* "golden@v1 (destroyed)", or "" */
+  struct ancestor *line; /* its origin, the origin's, ...; owned */
   size_t nr_line;
-  bool origin_unsure;           /* rolled back to before a rebase */
-  bool descent_unsure;          /* a snapshot of its clone is destroyed, whose
+  bool origin_unsure;  /* rolled back to before a rebase */
+  bool descent_unsure; /* a snapshot of its clone is destroyed, whose
                                  * clones may count as its own, too */
-  bool tail_counts;             /* a shrink was in flight, and the pool, opened
+  bool tail_counts;    /* a shrink was in flight, and the pool, opened
                                  * read-only, cannot finish it */
   uint32_t block_size;
   uint64_t size;
-  uint8_t *data;                /* whole blocks, zero past the size; owned */
+  uint8_t *data; /* whole blocks, zero past the size; owned */
   char compress[12], dedup[8];
-  struct version *versions;     /* owned; only with keep_versions */
+  struct version *versions; /* owned; only with keep_versions */
   size_t nr_versions, cap_versions;
   struct nbdedup_volume *handle; /* attached, or NULL */
 };
@@ -73,29 +73,43 @@ struct lineage {
   struct node *nodes[LINEAGE_NODES];
   unsigned nr_nodes;
   uint64_t last_id;
-  uint32_t block_size;          /* the only one, all dedup=on; 0: any */
-  uint64_t max_blocks;          /* of a volume */
-  unsigned max_named;           /* volumes and snapshots */
-  bool keep_versions;           /* unflushed writes may be lost */
-  bool readonly;                /* the pool is open read-only */
-  bool attach;                  /* clients stay attached */
-  bool figures;                 /* exact, as nothing is merged in the
+  uint32_t block_size; /* the only one, all dedup=on; 0: any */
+  uint64_t max_blocks; /* of a volume */
+  unsigned max_named;  /* volumes and snapshots */
+  bool keep_versions;  /* unflushed writes may be lost */
+  bool readonly;       /* the pool is open read-only */
+  bool attach;         /* clients stay attached */
+  bool figures;        /* exact, as nothing is merged in the
                                  * background */
 };
 
 enum op_kind {
-  OP_CREATE, OP_WRITE, OP_ZERO, OP_TRIM, OP_FLUSH, OP_SNAPSHOT, OP_CLONE,
-  OP_ROLLBACK, OP_DESTROY, OP_RENAME, OP_REBASE, OP_RESIZE, OP_SET, OP_DIFF,
-  OP_ATTACH, OP_DETACH, NR_OPS
+  OP_CREATE,
+  OP_WRITE,
+  OP_ZERO,
+  OP_TRIM,
+  OP_FLUSH,
+  OP_SNAPSHOT,
+  OP_CLONE,
+  OP_ROLLBACK,
+  OP_DESTROY,
+  OP_RENAME,
+  OP_REBASE,
+  OP_RESIZE,
+  OP_SET,
+  OP_DIFF,
+  OP_ATTACH,
+  OP_DETACH,
+  NR_OPS
 };
 
 struct op {
   enum op_kind kind;
-  char name[48], other[48];     /* "vol" or "vol@snap" */
+  char name[48], other[48]; /* "vol" or "vol@snap" */
   uint64_t offset, len, size;
   uint32_t block_size;
-  uint8_t *data;                /* of a write; owned */
-  unsigned count, start;        /* of clones; count 0: one, with this name */
+  uint8_t *data;         /* of a write; owned */
+  unsigned count, start; /* of clones; count 0: one, with this name */
   bool recursive, force, wait, shrink;
   const char *property, *value;
 };
@@ -119,8 +133,8 @@ extern uint64_t node_blocks (const struct node *node);
  * clones, even if these were destroyed.  The golden image may be hidden.
  */
 enum family { FAMILY_NO, FAMILY_YES, FAMILY_UNSURE };
-extern enum family node_family (const struct node *golden,
-                                const struct node *volume);
+extern enum family
+node_family (const struct node *golden, const struct node *volume);
 
 extern void lineage_random (struct lineage *l, const lineage_weights weights,
                             struct rng *rng, struct op *op);
@@ -150,13 +164,12 @@ extern int engine_apply (struct nbdedup_pool *pool, struct lineage *l,
                          const struct op *op);
 
 /* Run a command; NULL if it fails.  Takes the reference of 'args'. */
-extern json_t *engine_call (struct nbdedup_pool *pool, const char *command,
-                            json_t *args);
+extern json_t *
+engine_call (struct nbdedup_pool *pool, const char *command, json_t *args);
 /* An integer member.  Without one the test ends. */
 extern uint64_t json_number (json_t *object, const char *key);
 
-extern uint64_t engine_own_bytes (struct nbdedup_pool *pool,
-                                  const char *name);
+extern uint64_t engine_own_bytes (struct nbdedup_pool *pool, const char *name);
 
 /* Compare the pool with the model: every byte, name, size, origin and figure.
  * A block with several versions may have any of them, and the model adopts the

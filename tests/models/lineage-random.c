@@ -35,9 +35,9 @@ op_free (struct op *op)
 }
 
 static const char *const names[NR_OPS] = {
-  "create", "write", "zero", "trim", "flush", "snapshot", "clone",
-  "rollback", "destroy", "rename", "rebase", "resize", "set", "diff",
-  "attach", "detach",
+  "create", "write",    "zero",    "trim",   "flush",  "snapshot",
+  "clone",  "rollback", "destroy", "rename", "rebase", "resize",
+  "set",    "diff",     "attach",  "detach",
 };
 
 void
@@ -137,12 +137,13 @@ pick_data (struct lineage *l, struct rng *rng, const struct node *node,
     return;
   /* Content of another volume, from the same block or another one. */
   nr = node_blocks (from);
-  b = rng_percent (rng, 50) ? op->offset / node->block_size :
-    rng_below (rng, nr);
+  b = rng_percent (rng, 50) ? op->offset / node->block_size
+                            : rng_below (rng, nr);
   if (b < nr)
     memcpy (op->data, from->data + b * from->block_size,
-            op->len < (nr - b) * from->block_size ? op->len :
-            (nr - b) * from->block_size);
+            op->len < (nr - b) * from->block_size
+              ? op->len
+              : (nr - b) * from->block_size);
 }
 
 static void
@@ -222,8 +223,9 @@ random_clone (struct lineage *l, struct rng *rng, struct op *op)
 static bool
 random_rename (struct lineage *l, struct rng *rng, struct op *op)
 {
-  struct node *node = pick (l, rng, rng_percent (rng, 50) ? NODE_VOLUME :
-                            NODE_SNAPSHOT);
+  struct node *node = pick (l, rng,
+                            rng_percent (rng, 50) ? NODE_VOLUME
+                                                  : NODE_SNAPSHOT);
   char buf[64];
 
   if (node == NULL)
@@ -281,8 +283,9 @@ static bool
 random_named (struct lineage *l, struct rng *rng, struct op *op,
               unsigned percent_snapshots)
 {
-  struct node *node = pick (l, rng, rng_percent (rng, percent_snapshots) ?
-                            NODE_SNAPSHOT : NODE_VOLUME);
+  struct node *node = pick (l, rng,
+                            rng_percent (rng, percent_snapshots) ? NODE_SNAPSHOT
+                                                                 : NODE_VOLUME);
   char buf[64];
 
   if (node == NULL)

@@ -13,7 +13,7 @@
 extern char *op_log_next (void);
 
 extern void op_log_note (const char *text);
-extern void op_log_print (void);        /* to stderr */
+extern void op_log_print (void); /* to stderr */
 
 /* The number of operations since the last clear. */
 extern unsigned op_log_nr (void);

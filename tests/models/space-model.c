@@ -91,8 +91,8 @@ open_space (void)
   assert (space);
   for (i = 0; i < MAX_SEGMENTS; ++i)
     if (rows[i].buf != NULL)
-      assert (space_add_segment (space, i, rows[i].nr_free,
-                                 rows[i].largest) == 0);
+      assert (space_add_segment (space, i, rows[i].nr_free, rows[i].largest) ==
+              0);
   if (with_puncher)
     assert (space_start_puncher (space, false) == 0);
 }
@@ -335,9 +335,8 @@ fold_record (unsigned i, bool insert)
   uint16_t *c;
   unsigned nr, start_sector;
 
-  map = row->buf ?
-    segment_map_unpack (seg, sector_bytes, row->buf, row->len) :
-    segment_map_new (seg, sector_bytes);
+  map = row->buf ? segment_map_unpack (seg, sector_bytes, row->buf, row->len)
+                 : segment_map_new (seg, sector_bytes);
   assert (map);
   if (insert) {
     if (segment_map_set_slot (map, r->p.slot) == -1) {
@@ -487,8 +486,8 @@ crash (void)
     t = claims[i];
     claims[i] = claims[k];
     claims[k] = t;
-    if (space_claim (space, &records[claims[i]].p,
-                     records[claims[i]].nr, false) == -1) {
+    if (space_claim (space, &records[claims[i]].p, records[claims[i]].nr,
+                     false) == -1) {
       fprintf (stderr, "claim: %s\n", nbdedup_error ());
       abort ();
     }

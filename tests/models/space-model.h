@@ -23,9 +23,9 @@ extern struct store *store;
 extern uint64_t length_of (struct store *s);
 extern struct space *space;
 extern uint32_t sector_bytes;
-extern unsigned nr_sectors, spc;        /* of a segment, slots of a chunk */
+extern unsigned nr_sectors, spc; /* of a segment, slots of a chunk */
 extern uint64_t budget;
-extern bool with_puncher;       /* open_space starts one */
+extern bool with_puncher; /* open_space starts one */
 
 enum state { FREE, ALLOCATED, INSERTING, DYING, COMMITTED, UNLINKED };
 
@@ -33,7 +33,7 @@ struct record {
   struct placement p;
   uint32_t nr;
   enum state state;
-  bool doomed;                  /* dies in the next fold */
+  bool doomed; /* dies in the next fold */
 };
 extern struct record records[MAX_RECORDS];
 
@@ -59,8 +59,8 @@ extern unsigned alloc (unsigned nr, const uint32_t *sizes);
 /* Allocate one record in a segment other than these.  Sometimes release it at
  * once.  False: there is no space.
  */
-extern bool alloc_apart (uint32_t size, const uint64_t *segments,
-                         unsigned nr_segments);
+extern bool
+alloc_apart (uint32_t size, const uint64_t *segments, unsigned nr_segments);
 
 /* Allocate one record where moved records go.  False: there is no space. */
 extern bool alloc_dense (uint32_t size);

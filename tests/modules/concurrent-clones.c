@@ -29,9 +29,9 @@ write_clone (const char *name, struct rng *rng)
     return;
   }
   fill_content (buf, sizeof buf, 4096, NR_DUPS, rng);
-  if (nbdedup_volume_write (v, buf, sizeof buf, rng_below (rng, STEADY_BYTES -
-                                                           sizeof buf)) == -1
-      && errno != ESHUTDOWN)
+  if (nbdedup_volume_write (v, buf, sizeof buf,
+                            rng_below (rng, STEADY_BYTES - sizeof buf)) == -1 &&
+      errno != ESHUTDOWN)
     fatal ("%s: %s", name, nbdedup_error ());
   nbdedup_volume_close (v);
   nr_requests++;
@@ -66,21 +66,23 @@ herder (void *arg)
       try_late ("snapshot", json_pack ("{s:s}", "name", golden));
       break;
     case 1 ... 2:
-      try_late ("clone", json_pack ("{s:s,s:s}", "snapshot",
-                                    rng_percent (&rng, 70) ? golden :
-                                    snapshot, "name", clone));
+      try_late ("clone",
+                json_pack ("{s:s,s:s}", "snapshot",
+                           rng_percent (&rng, 70) ? golden : snapshot, "name",
+                           clone));
       break;
     case 3:
       try_late ("snapshot", json_pack ("{s:s}", "name", snapshot));
       break;
     case 4:
-      try_late ("rollback", json_pack ("{s:s,s:b}", "name", snapshot,
-                                       "force", 1));
+      try_late ("rollback",
+                json_pack ("{s:s,s:b}", "name", snapshot, "force", 1));
       break;
     case 5:
-      try_late ("destroy", json_pack ("{s:s,s:b,s:b}", "name",
-                                      rng_percent (&rng, 30) ? golden : clone,
-                                      "recursive", 1, "force", 1));
+      try_late ("destroy",
+                json_pack ("{s:s,s:b,s:b}", "name",
+                           rng_percent (&rng, 30) ? golden : clone, "recursive",
+                           1, "force", 1));
       break;
     default:
       write_clone (clone, &rng);
@@ -97,8 +99,7 @@ measurer (void *arg)
   (void) arg;
   while (!stop) {
     if (rng_percent (&rng, 50))
-      try_late ("drift", json_pack ("{s:b}", "record",
-                                    rng_percent (&rng, 50)));
+      try_late ("drift", json_pack ("{s:b}", "record", rng_percent (&rng, 50)));
     else if (rng_percent (&rng, 50))
       try_late ("drift-history", json_pack ("{s:s}", "name", "s0@g0"));
     else
@@ -132,8 +133,9 @@ cloner (void *arg)
     if (rng_percent (&rng, 30))
       snprintf (origin, sizeof origin, "k%u-%u@s", id,
                 (unsigned) rng_below (&rng, NR_CLONES));
-    json_decref (try ("clone", json_pack ("{s:s,s:s}", "snapshot", origin,
-                                          "name", name), ANY_ERROR));
+    json_decref (try ("clone",
+                      json_pack ("{s:s,s:s}", "snapshot", origin, "name", name),
+                      ANY_ERROR));
     v = nbdedup_volume_open (pool, name, 0, 0, NULL);
     if (v) {
       len = rng_between (&rng, 1, MAX_REQUEST);
@@ -144,11 +146,12 @@ cloner (void *arg)
     }
     snprintf (origin, sizeof origin, "%s@s", name);
     if (rng_percent (&rng, 30))
-      json_decref (try ("snapshot", json_pack ("{s:s}", "name", origin),
-                        ANY_ERROR));
+      json_decref (
+        try ("snapshot", json_pack ("{s:s}", "name", origin), ANY_ERROR));
     if (rng_percent (&rng, 40))
-      json_decref (try ("destroy", json_pack ("{s:s,s:b,s:b}", "name", name,
-                                              "recursive", 1, "force", 1),
+      json_decref (try ("destroy",
+                        json_pack ("{s:s,s:b,s:b}", "name", name, "recursive",
+                                   1, "force", 1),
                         ANY_ERROR));
     clock_sleep_ms (rng_below (&rng, 3));
   }
@@ -169,15 +172,15 @@ expect_document (json_t *document)
   json_t *fleet = json_object_get (document, "fleet"), *clone;
   json_int_t logical = figure (document, "golden_blocks");
   json_int_t blocks = GOLDEN_BYTES / 4096;
-  bool is_ours = strcmp (json_string_value (json_object_get (document,
-                                                             "golden")),
+  bool is_ours = strcmp (json_string_value (
+                           json_object_get (document, "golden")),
                          "g0@v1") == 0;
   size_t i;
 
   json_array_foreach (json_object_get (document, "clones"), i, clone) {
     if (figure (clone, "golden_same") + figure (clone, "golden_moved") +
-        figure (clone, "sibling") + figure (clone, "unique") !=
-        figure (clone, "logical") ||
+            figure (clone, "sibling") + figure (clone, "unique") !=
+          figure (clone, "logical") ||
         (is_ours &&
          figure (clone, "logical") + figure (clone, "zero") != blocks))
       fatal ("drift: the classes of %s do not add up",
@@ -199,8 +202,9 @@ drifter (void *arg)
 
   (void) arg;
   while (!stop) {
-    result = try ("drift", json_pack ("{s:s,s:i}", "name", "g0@v1", "memory",
-                                      1 << 20), 0);
+    result = try ("drift",
+                  json_pack ("{s:s,s:i}", "name", "g0@v1", "memory", 1 << 20),
+                  0);
     expect_document (result);
     json_decref (result);
     result = try ("drift", NULL, 0);
@@ -209,10 +213,10 @@ drifter (void *arg)
     json_decref (result);
     snprintf (name, sizeof name, "k0-%u",
               (unsigned) rng_below (&rng, NR_CLONES));
-    json_decref (try ("drift-freed", json_pack ("{s:[s,s]}", "names", "g0",
-                                                name), ENOENT));
-    json_decref (try ("stat", json_pack ("{s:s,s:b}", "name", "g0@v1", "ddt",
-                                         1), 0));
+    json_decref (try ("drift-freed",
+                      json_pack ("{s:[s,s]}", "names", "g0", name), ENOENT));
+    json_decref (
+      try ("stat", json_pack ("{s:s,s:b}", "name", "g0@v1", "ddt", 1), 0));
     clock_sleep_ms (rng_below (&rng, 5));
   }
   return NULL;
@@ -225,8 +229,9 @@ make_golden (void)
   uint8_t *buf = xmalloc (GOLDEN_BYTES);
   struct nbdedup_volume *v;
 
-  run ("create", json_pack ("{s:s,s:I,s:i}", "name", "g0", "size",
-                            (json_int_t) GOLDEN_BYTES, "block-size", 4096));
+  run ("create",
+       json_pack ("{s:s,s:I,s:i}", "name", "g0", "size",
+                  (json_int_t) GOLDEN_BYTES, "block-size", 4096));
   fill_content (buf, GOLDEN_BYTES, 4096, NR_DUPS, &rng);
   v = open_volume ("g0", 0);
   must (nbdedup_volume_write (v, buf, GOLDEN_BYTES, 0));

@@ -10,7 +10,7 @@
 
 #include "modules/concurrent.h"
 
-#define NR_VICTIMS 3            /* volumes that are made and destroyed */
+#define NR_VICTIMS 3 /* volumes that are made and destroyed */
 #define VICTIM_BYTES (UINT32_C (1) << 20)
 /* All threads that write in the same period write equal contents. */
 #define EQUAL_MS 20
@@ -26,7 +26,7 @@ change_block (struct steady *s, struct nbdedup_volume *v, uint64_t block,
   uint64_t offset = block * s->block_size, len = s->block_size;
   unsigned n = rng_below (rng, 100);
 
-  if (n < 30)                   /* a part of the block */
+  if (n < 30) /* a part of the block */
     len = rng_between (rng, 1, s->block_size);
   if (n < 50)
     fill_content (buf, len, len, NR_DUPS, rng);
@@ -151,17 +151,17 @@ destroyer (void *arg)
 
   while (!stop) {
     victim_name (&rng, name);
-    json_decref (try ("create", json_pack ("{s:s,s:I,s:i}", "name", name,
-                                           "size", (json_int_t) VICTIM_BYTES,
-                                           "block-size",
-                                           4096 << rng_below (&rng, 3)),
+    json_decref (try ("create",
+                      json_pack ("{s:s,s:I,s:i}", "name", name, "size",
+                                 (json_int_t) VICTIM_BYTES, "block-size",
+                                 4096 << rng_below (&rng, 3)),
                       EEXIST));
     clock_sleep_ms (rng_below (&rng, 15));
     victim_name (&rng, name);
     force = rng_percent (&rng, 80);
-    args = json_pack ("{s:s,s:b,s:b,s:b}", "name", name, "force", force,
-                      "wait", rng_percent (&rng, 10),
-                      "dry-run", rng_percent (&rng, 10));
+    args = json_pack ("{s:s,s:b,s:b,s:b}", "name", name, "force", force, "wait",
+                      rng_percent (&rng, 10), "dry-run",
+                      rng_percent (&rng, 10));
     result = nbdedup_call (pool, "destroy", args);
     if (result == NULL && errno != ENOENT && !(errno == EBUSY && !force))
       fatal ("destroy: %s", nbdedup_error ());
@@ -220,8 +220,10 @@ guest (void *arg)
 
   while (!stop) {
     victim_name (&rng, name);
-    v = nbdedup_volume_open (pool, name, rng_percent (&rng, 5)
-                             ? NBDEDUP_VOLUME_EXCLUSIVE : 0, 0, NULL);
+    v = nbdedup_volume_open (pool, name,
+                             rng_percent (&rng, 5) ? NBDEDUP_VOLUME_EXCLUSIVE
+                                                   : 0,
+                             0, NULL);
     if (v == NULL) {
       if (errno != ENOENT && errno != EBUSY)
         fatal ("%s: %s", name, nbdedup_error ());
@@ -230,8 +232,8 @@ guest (void *arg)
     }
     for (i = rng_below (&rng, 200); i > 0 && !stop; --i) {
       offset = rng_below (&rng, part);
-      len = rng_between (&rng, 1, part - offset < 40000 ? part - offset
-                         : 40000);
+      len = rng_between (&rng, 1,
+                         part - offset < 40000 ? part - offset : 40000);
       if (!guest_request (v, id * part + offset, len, buf, found, &rng)) {
         nr_cut_off++;
         break;
@@ -251,14 +253,16 @@ guest (void *arg)
 static json_t *
 resize (const char *name, uint32_t size, int error)
 {
-  return try ("resize", json_pack ("{s:s,s:I,s:b}", "name", name, "size",
-                                   (json_int_t) size, "shrink", 1), error);
+  return try ("resize",
+              json_pack ("{s:s,s:I,s:b}", "name", name, "size",
+                         (json_int_t) size, "shrink", 1),
+              error);
 }
 
 void *
 mover (void *arg)
 {
-  static char name[8] = "m0";   /* for the next phase, too */
+  static char name[8] = "m0"; /* for the next phase, too */
   struct rng rng = rng_make (seed, 400);
   uint8_t *buf = xmalloc (MOVING_BYTES);
   char other[8];

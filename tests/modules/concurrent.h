@@ -15,9 +15,9 @@
 #include "nbdedup.h"
 #include "rigs/testutil.h"
 
-#define NR_STEADY 3             /* volumes that are never destroyed */
-#define NR_WRITERS 4            /* of steady volumes */
-#define NR_GUESTS 3             /* clients of volumes that are destroyed */
+#define NR_STEADY 3  /* volumes that are never destroyed */
+#define NR_WRITERS 4 /* of steady volumes */
+#define NR_GUESTS 3  /* clients of volumes that are destroyed */
 #define NR_DUPS 30
 #define STEADY_BYTES (UINT32_C (2) << 20)
 #define MOVING_BYTES (UINT32_C (1) << 20)
@@ -32,17 +32,17 @@ extern atomic_uint nr_requests, nr_commands, nr_cut_off;
 extern struct steady {
   char name[8];
   uint32_t block_size;
-  uint8_t *data;                /* the expected content */
+  uint8_t *data; /* the expected content */
 } steady[NR_STEADY];
 
-#define fatal(fmt, ...)                                         \
-  die ("SEED=%" PRIu64 " %s line %d: " fmt, seed, __func__,     \
-       __LINE__, ##__VA_ARGS__)
+#define fatal(fmt, ...)                                                        \
+  die ("SEED=%" PRIu64 " %s line %d: " fmt, seed, __func__, __LINE__,          \
+       ##__VA_ARGS__)
 
-#define must(call)                                              \
-  do {                                                          \
-    if ((call) != 0)                                            \
-      fatal ("%s: %s", #call, nbdedup_error ());                \
+#define must(call)                                                             \
+  do {                                                                         \
+    if ((call) != 0)                                                           \
+      fatal ("%s: %s", #call, nbdedup_error ());                               \
   } while (0)
 
 /* Run a command that may fail with 'error' (0: it must not fail). */
@@ -51,8 +51,8 @@ extern json_t *try (const char *command, json_t *args, int error);
 extern void run (const char *command, json_t *args);
 
 extern struct nbdedup_volume *open_volume (const char *name, unsigned flags);
-extern int ignore_extent (void *opaque, uint64_t offset, uint64_t len,
-                          bool hole);
+extern int
+ignore_extent (void *opaque, uint64_t offset, uint64_t len, bool hole);
 
 /* concurrent-volumes.c: threads that read and write volumes, and threads that
  * make, destroy, resize and rename them.  'arg' is the thread's number, where

@@ -25,7 +25,7 @@
 #include "volume/merge.h"
 
 #define CLONES_MAX 5u
-#define NR_BLOCKS 300u          /* several leaves */
+#define NR_BLOCKS 300u /* several leaves */
 #define NR_CONTENTS 600u
 #define BLOCK_MAX 65536u
 #define RANGES_MAX 64u
@@ -37,8 +37,8 @@ static uint64_t seed;
 static uint32_t block_size;
 static unsigned nr_clones;
 static const char *const codecs[] = { "none", "zstd", "lz4" };
-static bool settled;            /* nothing is being freed or merged */
-static const char *today;       /* all volumes' compression in the end */
+static bool settled;      /* nothing is being freed or merged */
+static const char *today; /* all volumes' compression in the end */
 static struct {
   unsigned zeroed, zeroed_one, copied, rebased, promoted, destroyed, joined,
     compressed;
@@ -74,8 +74,10 @@ write_some (const char *name, unsigned percent)
       memset (buf + block_size / 2, 0, block_size / 2);
     if (rng_percent (&rng, 5))
       memset (buf, 0, block_size);
-    must (nbdedup_volume_write (v, buf, left < block_size ? (uint32_t) left
-                                : block_size, size - left));
+    must (
+      nbdedup_volume_write (v, buf,
+                            left < block_size ? (uint32_t) left : block_size,
+                            size - left));
   }
   must (nbdedup_volume_flush (v));
   nbdedup_volume_close (v);
@@ -84,17 +86,18 @@ write_some (const char *name, unsigned percent)
 static void
 set_property (const char *name, const char *property, const char *value)
 {
-  run ("set", json_pack ("{s:s,s:s,s:s}", "name", name, "property", property,
-                         "value", value));
+  run ("set",
+       json_pack ("{s:s,s:s,s:s}", "name", name, "property", property, "value",
+                  value));
 }
 
 static void
 create (const char *name, bool with_tail)
 {
-  run ("create", json_pack ("{s:s,s:I,s:i}", "name", name, "size",
-                            (json_int_t) NR_BLOCKS * block_size -
-                            (with_tail ? 512 : 0), "block-size",
-                            (int) block_size));
+  run ("create",
+       json_pack ("{s:s,s:I,s:i}", "name", name, "size",
+                  (json_int_t) NR_BLOCKS * block_size - (with_tail ? 512 : 0),
+                  "block-size", (int) block_size));
   set_property (name, "compress", today);
 }
 
@@ -124,9 +127,10 @@ make_clone (unsigned i)
 {
   const char *name = clone_name (i);
 
-  run ("clone", json_pack ("{s:s,s:s}", "snapshot", i > 2 && rng_percent
-                           (&rng, 20) ? "clone1@s" : "golden@v1", "name",
-                           name));
+  run ("clone",
+       json_pack ("{s:s,s:s}", "snapshot",
+                  i > 2 && rng_percent (&rng, 20) ? "clone1@s" : "golden@v1",
+                  "name", name));
   write_some (name, rng_between (&rng, 0, 40));
   if (i == 1 || rng_percent (&rng, 40)) {
     snapshot (name, "s");
@@ -183,8 +187,8 @@ pick_ranges (struct nbdedup_range *ranges, size_t *nr, uint64_t size)
   *nr = 0;
   while (*nr < RANGES_MAX) {
     at += rng_percent (&rng, 30) ? 0
-      : rng_below (&rng, 20 * block_size) & ~(rng_percent (&rng, percent)
-                                              ? 511u : block_size - 1);
+                                 : rng_below (&rng, 20 * block_size) &
+        ~(rng_percent (&rng, percent) ? 511u : block_size - 1);
     len = rng_percent (&rng, percent)
       ? 512 * rng_between (&rng, 1, 2 * block_size / 512)
       : block_size * rng_between (&rng, 1, 8);
@@ -216,8 +220,10 @@ ask (struct nbdedup_client *client, unsigned number, struct sets *sets)
   json_t *document, *advice;
   unsigned i;
 
-  frozen = nbdedup_client_freeze (client, "golden@v1", rng_percent (&rng, 50)
-                                  ? NBDEDUP_DRIFT_MEMORY_MIN : 0);
+  frozen = nbdedup_client_freeze (client, "golden@v1",
+                                  rng_percent (&rng, 50)
+                                    ? NBDEDUP_DRIFT_MEMORY_MIN
+                                    : 0);
   if (frozen == NULL)
     die ("SEED=%" PRIu64 ": freeze: %s", seed, nbdedup_error ());
   if (nbdedup_frozen_advise (frozen, NULL, NULL) != NULL || errno != EINVAL)
@@ -229,14 +235,15 @@ ask (struct nbdedup_client *client, unsigned number, struct sets *sets)
   for (i = 0; i < nr_clones; ++i) {
     all.len = size_of (clone_name (i + 1));
     pick_ranges (sets->ranges[i], &sets->nr[i], all.len);
-    must (nbdedup_frozen_zero (frozen, number, i, sets->ranges[i],
-                               sets->nr[i]));
+    must (
+      nbdedup_frozen_zero (frozen, number, i, sets->ranges[i], sets->nr[i]));
     must (nbdedup_frozen_zero (frozen, (number + 1) % NBDEDUP_FROZEN_SETS, i,
                                &all, 1));
   }
-  all.len = 1;                  /* now out of order */
-  if (nbdedup_frozen_zero (frozen, (number + 1) % NBDEDUP_FROZEN_SETS, 0,
-                           &all, 1) != -1 || errno != EINVAL)
+  all.len = 1; /* now out of order */
+  if (nbdedup_frozen_zero (frozen, (number + 1) % NBDEDUP_FROZEN_SETS, 0, &all,
+                           1) != -1 ||
+      errno != EINVAL)
     die ("ranges out of order were accepted");
   advice = nbdedup_frozen_advise (frozen, NULL, NULL);
   if (advice == NULL)
@@ -274,7 +281,8 @@ expect_freed (const char *what, json_int_t before, json_int_t promised)
 
   if (llabs (freed - promised) > (settled ? 0 : 3 * (json_int_t) block_size))
     die ("SEED=%" PRIu64 ": %s freed %" JSON_INTEGER_FORMAT " bytes, promised "
-         "%" JSON_INTEGER_FORMAT, seed, what, freed, promised);
+         "%" JSON_INTEGER_FORMAT,
+         seed, what, freed, promised);
   check_pool ();
 }
 
@@ -298,8 +306,8 @@ follow_zero (const json_t *set, const struct sets *sets, bool one)
   const unsigned chosen = rng_below (&rng, nr_clones);
   const json_int_t before = stored_bytes ();
   const json_int_t promised = one
-    ? json_integer_value (json_array_get (json_object_get (set, "clones"),
-                                          chosen))
+    ? json_integer_value (
+        json_array_get (json_object_get (set, "clones"), chosen))
     : number (set, "freed_bytes");
   unsigned i;
 
@@ -333,8 +341,8 @@ own_blocks (const json_t *rebases)
 static void
 destroy (const char *name)
 {
-  run ("destroy", json_pack ("{s:s,s:b,s:b}", "name", name, "recursive", 1,
-                             "force", 1));
+  run ("destroy",
+       json_pack ("{s:s,s:b,s:b}", "name", name, "recursive", 1, "force", 1));
   met.destroyed++;
 }
 
@@ -362,8 +370,9 @@ follow_base (const json_t *base, unsigned *counter)
   if ((json_array_size (rebases) == nr_clones ||
        strchr (target, '@') == NULL) &&
       own != (uint64_t) number (base, "own_blocks"))
-    die ("SEED=%" PRIu64 ": %s leaves %" PRIu64 " blocks of their own, not %"
-         JSON_INTEGER_FORMAT, seed, target, own, number (base, "own_blocks"));
+    die ("SEED=%" PRIu64 ": %s leaves %" PRIu64
+         " blocks of their own, not %" JSON_INTEGER_FORMAT,
+         seed, target, own, number (base, "own_blocks"));
   json_array_foreach (json_object_get (base, "destroys"), i, name)
     destroy (json_string_value (name));
   expect_freed (target, before, number (base, "freed_bytes"));
@@ -400,8 +409,8 @@ follow_rewrite (const json_t *rewrite)
   if (freed < promised ||
       (freed > promised && (strcmp (today, "zstd") == 0 || missed == 0)))
     die ("SEED=%" PRIu64 ": rewriting freed %" JSON_INTEGER_FORMAT " bytes, "
-         "promised %" JSON_INTEGER_FORMAT " and %" JSON_INTEGER_FORMAT, seed,
-         freed, missed, compress);
+         "promised %" JSON_INTEGER_FORMAT " and %" JSON_INTEGER_FORMAT,
+         seed, freed, missed, compress);
   check_pool ();
   met.joined += missed > 0;
   met.compressed += compress > 0;
@@ -522,8 +531,9 @@ test_no_index (void)
     uint8_t buf[BLOCK_MAX];
     struct nbdedup_volume *v;
 
-    run ("clone", json_pack ("{s:s,s:s}", "snapshot", "golden@v1", "name",
-                             clone_name (i)));
+    run ("clone",
+         json_pack ("{s:s,s:s}", "snapshot", "golden@v1", "name",
+                    clone_name (i)));
     set_property (clone_name (i), "dedup", "off");
     v = open_volume (clone_name (i));
     fill_compressible (buf, block_size, 1);
@@ -558,9 +568,8 @@ main (void)
   }
   if (nr >= 100 &&
       (met.zeroed == 0 || met.zeroed_one == 0 || met.copied == 0 ||
-       met.rebased == 0 ||
-       met.promoted == 0 || met.destroyed == 0 || met.joined == 0 ||
-       met.compressed == 0))
+       met.rebased == 0 || met.promoted == 0 || met.destroyed == 0 ||
+       met.joined == 0 || met.compressed == 0))
     die ("not all kinds of advice were followed: %u %u %u %u %u %u %u %u",
          met.zeroed, met.zeroed_one, met.copied, met.rebased, met.promoted,
          met.destroyed, met.joined, met.compressed);

@@ -32,8 +32,9 @@ expect_alerts (const char *expected)
 static void
 set (const char *property, const char *value, const char *name)
 {
-  run ("set", json_pack ("{s:s, s:s, s:s*}", "property", property, "value",
-                         value, "name", name));
+  run ("set",
+       json_pack ("{s:s, s:s, s:s*}", "property", property, "value", value,
+                  "name", name));
 }
 
 static int64_t
@@ -57,8 +58,7 @@ make_fleet (const char *volume, const char *snapshot, const char *clone,
 
   make_golden (volume, fill);
   run ("snapshot", json_pack ("{s:s}", "name", snapshot));
-  run ("clone", json_pack ("{s:s, s:s}", "snapshot", snapshot, "name",
-                           clone));
+  run ("clone", json_pack ("{s:s, s:s}", "snapshot", snapshot, "name", clone));
   v = nbdedup_volume_open (pool, clone, 0, -1, NULL);
   if (v == NULL)
     fatal ("%s", nbdedup_error ());

@@ -17,14 +17,35 @@ static void
 test_lists (void)
 {
   static const char *const good[] = {
-    "all", "0", "1000", "1000,1001", "4294967294", "CN=web1",
-    "CN=web1\\,O=Example\\, Inc.\\,C=DE", "0,CN=web1\\,O=Example,7",
-    "CN=a\\\\b", "CN=ends with\\\\",
+    "all",
+    "0",
+    "1000",
+    "1000,1001",
+    "4294967294",
+    "CN=web1",
+    "CN=web1\\,O=Example\\, Inc.\\,C=DE",
+    "0,CN=web1\\,O=Example,7",
+    "CN=a\\\\b",
+    "CN=ends with\\\\",
   };
   static const char *const bad[] = {
-    "", ",", "1000,", ",1000", "1,,2", "root", "all,1000", "0,all",
-    "99999999999", "4294967295", "18446744073709551616", "-1", "1000 1001",
-    "0x10", "CN=web1,example", "CN=web1\n", "CN=\tx",
+    "",
+    ",",
+    "1000,",
+    ",1000",
+    "1,,2",
+    "root",
+    "all,1000",
+    "0,all",
+    "99999999999",
+    "4294967295",
+    "18446744073709551616",
+    "-1",
+    "1000 1001",
+    "0x10",
+    "CN=web1,example",
+    "CN=web1\n",
+    "CN=\tx",
   };
   size_t i;
 

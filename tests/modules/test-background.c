@@ -42,7 +42,11 @@ init (struct lock *l)
 }
 
 /* A copy of one of the variables that the owner's lock protects. */
-#define READ_LOCKED(v) ({ WITH_LOCK (&lock); (v); })
+#define READ_LOCKED(v)                                                         \
+  ({                                                                           \
+    WITH_LOCK (&lock);                                                         \
+    (v);                                                                       \
+  })
 
 static void
 wait_for_rounds (unsigned n)

@@ -19,7 +19,7 @@
 static void
 do_look (uint64_t block)
 {
-  struct pointer ptr;           /* not followed */
+  struct pointer ptr; /* not followed */
   uint8_t state;
 
   must (map_get (pool->map, volume->layer, block, 1, &state, &ptr));
@@ -74,7 +74,7 @@ test_leaf_cache_follows_the_fold (void)
   start (1);
   write_block (5, 1);
   settle ();
-  expect_content (5, 1);        /* now the leaf is cached */
+  expect_content (5, 1); /* now the leaf is cached */
   trim_block (5);
   settle ();
   expect_content (5, 0);
@@ -101,8 +101,8 @@ test_leaf_cache_takes_nothing_old (void)
   write_block (5, 1);
   settle ();
   close_pool ();
-  open_and_attach ();           /* no leaf is cached */
-  write_block (LEAF_BLOCKS * 3, 2);     /* but the segment's map is */
+  open_and_attach ();               /* no leaf is cached */
+  write_block (LEAF_BLOCKS * 3, 2); /* but the segment's map is */
   settle ();
   stall ();
   for (i = 0; i < NR_READERS; ++i) {
@@ -110,7 +110,7 @@ test_leaf_cache_takes_nothing_old (void)
     must (meta_state_get (readers[i], &state));
   }
   job_start (&look, do_look, 5);
-  poll (NULL, 0, A_WHILE_MS);   /* the job has looked in memory, and waits */
+  poll (NULL, 0, A_WHILE_MS); /* the job has looked in memory, and waits */
   trim_block (5);
   must (txg_run (pool->txg, NULL, NULL, NULL));
   unstall ();
@@ -152,7 +152,7 @@ test_record_cache_forgets (void)
   start (1);
   write_block (0, 1);
   settle ();
-  expect_content (0, 1);        /* now the record is cached */
+  expect_content (0, 1); /* now the record is cached */
   must (map_get (pool->map, volume->layer, 0, 1, &state, &ptr));
   expect (is_cached (pool->records, ptr.addr, ptr.cksum));
   b = reuse_address_of_block_0 ();
@@ -174,7 +174,7 @@ test_index_forgets (void)
   reuse_address_of_block_0 ();
   txg_get_state (pool->txg, &after);
   expect (after.index_entries == after.records);
-  write_block (1, 1);           /* the index had an address for this hash */
+  write_block (1, 1); /* the index had an address for this hash */
   settle ();
   expect_content (1, 1);
   end ();

@@ -113,8 +113,10 @@ put_bulk (struct meta_conn *c, uint64_t group, size_t len)
 {
   char sql[100];
 
-  snprintf (sql, sizeof sql, "INSERT OR REPLACE INTO record VALUES (%" PRIu64
-            ", zeroblob (%zu))", group, len);
+  snprintf (sql, sizeof sql,
+            "INSERT OR REPLACE INTO record VALUES (%" PRIu64
+            ", zeroblob (%zu))",
+            group, len);
   must (meta_exec (c, sql, "a test"));
 }
 
@@ -290,11 +292,11 @@ delete_both (void *arg, struct meta_conn *c, struct meta_state *state)
 static uint64_t
 leave_a_wal (void)
 {
-  writes_fail = true;           /* so that nothing is copied */
+  writes_fail = true; /* so that nothing is copied */
   write_block (0, 1);
   settle ();
   must (txg_run (pool->txg, put_in_fold, NULL, NULL));
-  write_block (1, 2);           /* to be replayed */
+  write_block (1, 2); /* to be replayed */
   do_flush (0);
   return 0;
 }
@@ -337,13 +339,13 @@ test_a_new_wal_keeps_its_name (void)
   unsigned syncs;
 
   start (1);
-  run ("set", json_pack ("{s:s, s:s}", "property", "metadata-copy", "value",
-                         "off"));
+  run ("set",
+       json_pack ("{s:s, s:s}", "property", "metadata-copy", "value", "off"));
   close_pool ();
   snprintf (wal, sizeof wal, "%s/pool.db-wal", directory);
   expect (unlink (wal) == 0);
   syncs = syncs_names;
-  open_and_attach ();           /* commits */
+  open_and_attach (); /* commits */
   expect (syncs_names > syncs);
   end ();
 }

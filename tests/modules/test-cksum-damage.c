@@ -38,9 +38,9 @@ fails (const char *path, const struct model *model)
 }
 
 static const size_t page_positions[] = {
-  0, 1, 2, 3, 4, 5, 7, 8, 11, 12, 14, 18, 20, 21, 24, 28, 32, 36, 44, 56, 60,
-  92, 96, 100, 101, 103, 105, 108, 110, 512, 2048, 3000, 4000, 4087, 4088,
-  4091, 4095,
+  0,   1,   2,   3,   4,    5,    7,    8,    11,   12,   14,   18,  20,
+  21,  24,  28,  32,  36,   44,   56,   60,   92,   96,   100,  101, 103,
+  105, 108, 110, 512, 2048, 3000, 4000, 4087, 4088, 4091, 4095,
 };
 #define NR_POSITIONS (sizeof page_positions / sizeof page_positions[0])
 
@@ -80,7 +80,7 @@ test_damaged_database (void)
       silent += !fails (other_path, &model);
       tried++;
     }
-    assert (silent == 0 || silent == tried);    /* all, or a free page */
+    assert (silent == 0 || silent == tried); /* all, or a free page */
     silent_pages += silent > 0;
   }
   assert (silent_pages <= nr_free);
@@ -94,7 +94,7 @@ test_damaged_database (void)
     memset (bad + page * 4096, 0, 4096);
     write_file (other_path, bad, good.len);
     silent = !fails (other_path, &model);
-    silent_pages -= silent;     /* the same pages as above */
+    silent_pages -= silent; /* the same pages as above */
 
     if (from == page)
       continue;
@@ -224,15 +224,16 @@ test_blob_cut_off (void)
   struct stat sb;
 
   db = open_db (db_path, &normal);
-  run (db, "CREATE TABLE b (v BLOB);"
+  run (db,
+       "CREATE TABLE b (v BLOB);"
        "INSERT INTO b VALUES (randomblob (40000))");
   checkpoint (db);
   assert (stat (db_path, &sb) == 0);
   assert (truncate (db_path, sb.st_size - 4096) == 0);
 
   fresh = open_db (db_path, &normal);
-  assert (sqlite3_prepare_v2 (fresh, "SELECT max (v) FROM b", -1, &st, NULL)
-          == SQLITE_OK);
+  assert (sqlite3_prepare_v2 (fresh, "SELECT max (v) FROM b", -1, &st, NULL) ==
+          SQLITE_OK);
   assert (is_damage_code (sqlite3_step (st)));
   assert (is_damage_code (sqlite3_finalize (st)));
   close_db (fresh);
@@ -250,8 +251,7 @@ check_checkpoint_refuses (sqlite3 *db, const struct file_bytes *wal,
                           const struct model *model)
 {
   size_t last = (wal->len - WAL_HEADER) / (FRAME_HEADER + 4096) - 1;
-  size_t offset = WAL_HEADER + last * (FRAME_HEADER + 4096) + FRAME_HEADER +
-    77;
+  size_t offset = WAL_HEADER + last * (FRAME_HEADER + 4096) + FRAME_HEADER + 77;
   uint8_t b = wal->data[offset] ^ 4;
   int rc;
 
@@ -304,8 +304,7 @@ test_damaged_wal (void)
     from = (frame + 1 + random_u64 () % (nr_frames - 1)) % nr_frames;
     offset = WAL_HEADER + frame * frame_size + FRAME_HEADER;
     patch_file (wal_path, offset,
-                wal.data + WAL_HEADER + from * frame_size + FRAME_HEADER,
-                4096);
+                wal.data + WAL_HEADER + from * frame_size + FRAME_HEADER, 4096);
     v = verify (db_path, &normal, &model);
     assert (v != WRONG);
     assert (v == FAILED || silent > 0 ||
@@ -354,9 +353,13 @@ test_damage_after_recovery (void)
     b = wal.data[offset] ^ 1 << random_u64 () % 8;
     patch_file (other_wal, offset, &b, 1);
     switch (verify (other_path, &normal, &model)) {
-    case WRONG: abort ();
-    case FAILED: failures++; break;
-    case RIGHT: break;          /* an older version of its page */
+    case WRONG:
+      abort ();
+    case FAILED:
+      failures++;
+      break;
+    case RIGHT:
+      break; /* an older version of its page */
     }
     nr++;
     patch_file (other_wal, offset, &wal.data[offset], 1);
@@ -383,8 +386,8 @@ test_foreign_files (void)
   size_t i;
 
   /* No room for checksums: an error, not a read without verification. */
-  rc = sqlite3_open_v2 (db_path, &db, SQLITE_OPEN_READWRITE |
-                        SQLITE_OPEN_CREATE, "unix");
+  rc = sqlite3_open_v2 (db_path, &db,
+                        SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE, "unix");
   assert (rc == SQLITE_OK);
   populate (db, &model);
   close_db (db);
@@ -394,7 +397,7 @@ test_foreign_files (void)
     rc = sqlite3_exec (db, "SELECT * FROM t", NULL, NULL, NULL);
   assert (rc == SQLITE_IOERR_DATA);
   sqlite3_close (db);
-  assert (verify (db_path, &stock, &model) == RIGHT);   /* nor harm */
+  assert (verify (db_path, &stock, &model) == RIGHT); /* nor harm */
   remove_all ();
 
   /* Written by a program that does not know the checksums. */
@@ -408,8 +411,9 @@ test_foreign_files (void)
   remove_all ();
 
   /* A new database without the reserve cannot be written. */
-  rc = sqlite3_open_v2 (db_path, &db, SQLITE_OPEN_READWRITE |
-                        SQLITE_OPEN_CREATE, CKSUM_VFS_NAME);
+  rc = sqlite3_open_v2 (db_path, &db,
+                        SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE,
+                        CKSUM_VFS_NAME);
   assert (rc == SQLITE_OK);
   sqlite3_extended_result_codes (db, 1);
   sqlite3_file_control (db, "main", SQLITE_FCNTL_RESERVE_BYTES, &reserve);

@@ -108,18 +108,29 @@ test_random_work (void)
         run (db, "COMMIT");
 
       switch (random_u64 () % 10) {
-      case 0: run (db, "PRAGMA incremental_vacuum (7)"); break;
-      case 1: run (db, "VACUUM"); break;
-      case 2: run (db, "PRAGMA wal_checkpoint (PASSIVE)"); break;
-      case 3: run (db, "PRAGMA wal_checkpoint (TRUNCATE)"); break;
-      case 4: run (db, "PRAGMA wal_checkpoint (RESTART)"); break;
+      case 0:
+        run (db, "PRAGMA incremental_vacuum (7)");
+        break;
+      case 1:
+        run (db, "VACUUM");
+        break;
+      case 2:
+        run (db, "PRAGMA wal_checkpoint (PASSIVE)");
+        break;
+      case 3:
+        run (db, "PRAGMA wal_checkpoint (TRUNCATE)");
+        break;
+      case 4:
+        run (db, "PRAGMA wal_checkpoint (RESTART)");
+        break;
       case 5:
         close_db (db);
         check_file (db_path, setups[i].page_size);
         db = open_db (db_path, &setups[i]);
         run (db, "PRAGMA cache_size = 5");
         break;
-      default: break;
+      default:
+        break;
       }
       if (round % 8 == 0) {
         assert (verify_db (db, &model) == RIGHT);
@@ -181,8 +192,8 @@ test_no_mmap (void)
 
   db = open_db (db_path, &normal);
   run (db, "PRAGMA mmap_size = 100000000");
-  assert (sqlite3_exec (db, "PRAGMA mmap_size", copy_first_column,
-                        value, NULL) == SQLITE_OK);
+  assert (sqlite3_exec (db, "PRAGMA mmap_size", copy_first_column, value,
+                        NULL) == SQLITE_OK);
   assert (strcmp (value, "0") == 0);
   populate (db, &model);
   checkpoint (db);
@@ -204,8 +215,9 @@ test_abandoned_creation (void)
 
   setup.journal_mode = "delete";
   setup.page_size = 1024;
-  assert (sqlite3_open_v2 (db_path, &idle, SQLITE_OPEN_READWRITE |
-                           SQLITE_OPEN_CREATE, CKSUM_VFS_NAME) == SQLITE_OK);
+  assert (sqlite3_open_v2 (db_path, &idle,
+                           SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE,
+                           CKSUM_VFS_NAME) == SQLITE_OK);
   db = open_db (db_path, &setup);
   run (db, "PRAGMA cache_size = 5; BEGIN");
   create_table (db);
@@ -287,15 +299,16 @@ writer_thread (void *arg)
 
   (void) arg;
   /* On a busy machine the others come late. */
-  for (i = 0; i < 3000 || (i < 300000 && (atomic_load (&nr_reads) <= 10 ||
-                                          atomic_load (&nr_checkpoints) <= 3));
+  for (i = 0; i < 3000 ||
+       (i < 300000 &&
+        (atomic_load (&nr_reads) <= 10 || atomic_load (&nr_checkpoints) <= 3));
        ++i) {
     snprintf (sql, sizeof sql,
               "BEGIN IMMEDIATE;"
               "UPDATE a SET n = n + %d, v = randomblob (%d) WHERE k = %d;"
               "UPDATE a SET n = n - %d WHERE k = %d; COMMIT",
-              i, (int) rng_below (&rng, 6000), (int) rng_below (&rng, 200),
-              i, (int) rng_below (&rng, 200));
+              i, (int) rng_below (&rng, 6000), (int) rng_below (&rng, 200), i,
+              (int) rng_below (&rng, 200));
     run (db, sql);
   }
   atomic_store (&stop, true);
@@ -315,7 +328,8 @@ reader_thread (void *arg)
     db = open_db (db_path, &normal);
     for (i = 0; i < 5; ++i) {
       assert (query_int (db, "SELECT sum (n) FROM a") == 0);
-      assert (query_int (db, "SELECT count (*) FROM a WHERE "
+      assert (query_int (db,
+                         "SELECT count (*) FROM a WHERE "
                          "length (v) >= 0") == 200);
       atomic_fetch_add (&nr_reads, 1);
     }
@@ -348,14 +362,18 @@ static void
 test_threads (void)
 {
   static void *(*const fns[]) (void *) = {
-    writer_thread, reader_thread, reader_thread, checkpointer_thread,
+    writer_thread,
+    reader_thread,
+    reader_thread,
+    checkpointer_thread,
   };
   pthread_t threads[4];
   sqlite3 *db;
   size_t i;
 
   db = open_db (db_path, &normal);
-  run (db, "CREATE TABLE a (k INTEGER PRIMARY KEY, n INTEGER, v BLOB);"
+  run (db,
+       "CREATE TABLE a (k INTEGER PRIMARY KEY, n INTEGER, v BLOB);"
        "WITH RECURSIVE i (x) AS (VALUES (0) UNION ALL SELECT x + 1 FROM i "
        "WHERE x < 199) INSERT INTO a SELECT x, 0, zeroblob (100) FROM i");
   close_db (db);

@@ -17,7 +17,7 @@
 #include "rigs/pool-util.h"
 
 #define BLOCK 4096u
-#define NR_BLOCKS 300u          /* five leaves */
+#define NR_BLOCKS 300u /* five leaves */
 
 static char directory[PATH_MAX];
 struct nbdedup_pool *pool;
@@ -44,8 +44,8 @@ expect_records (uint64_t expected)
       return;
     clock_sleep_ms (20);
   }
-  die ("SEED=%" PRIu64 " still %" PRIu64 " records, expected %" PRIu64, seed,
-       n, expected);
+  die ("SEED=%" PRIu64 " still %" PRIu64 " records, expected %" PRIu64, seed, n,
+       expected);
 }
 
 static uint64_t started_ns;
@@ -120,9 +120,9 @@ make_image (const char *name)
   struct nbdedup_volume *v;
   unsigned b;
 
-  run ("create", json_pack ("{s:s, s:i, s:i}", "name", name, "size",
-                            (int) (NR_BLOCKS * BLOCK), "block-size",
-                            (int) BLOCK));
+  run ("create",
+       json_pack ("{s:s, s:i, s:i}", "name", name, "size",
+                  (int) (NR_BLOCKS * BLOCK), "block-size", (int) BLOCK));
   v = open_volume (name);
   for (b = 0; b < NR_BLOCKS; ++b)
     write_version (v, b, 0);
@@ -151,13 +151,14 @@ check_clone (unsigned i, unsigned nr_reads)
   uint8_t buf[BLOCK];
 
   for (; nr_reads > 0; --nr_reads) {
-    b = rng_percent (&rng, 30) ? mine : rng_percent (&rng, 30) ? hole :
-      rng_below (&rng, NR_BLOCKS);
+    b = rng_percent (&rng, 30) ? mine
+      : rng_percent (&rng, 30) ? hole
+                               : rng_below (&rng, NR_BLOCKS);
     if (b == hole && i % 11 == 0) {
       must (nbdedup_volume_read (v, buf, BLOCK, (uint64_t) b * BLOCK));
       if (!all_zero (buf, BLOCK))
-        die ("SEED=%" PRIu64 " %s: block %u is no hole", seed,
-             clone_name (i), b);
+        die ("SEED=%" PRIu64 " %s: block %u is no hole", seed, clone_name (i),
+             b);
     }
     else
       expect_version (v, clone_name (i), b, b == mine && i % 7 == 0 ? i : 0);
@@ -178,8 +179,8 @@ change_clones (unsigned nr)
     if (i % 7 == 0)
       write_version (v, i % NR_BLOCKS, i);
     if (i % 11 == 0)
-      must (nbdedup_volume_trim (v, BLOCK, (uint64_t) ((i + 1) % NR_BLOCKS) *
-                                 BLOCK));
+      must (nbdedup_volume_trim (v, BLOCK,
+                                 (uint64_t) ((i + 1) % NR_BLOCKS) * BLOCK));
     nbdedup_volume_close (v);
   }
 }
@@ -208,11 +209,12 @@ destroy_clones (unsigned nr)
   for (i = 0; i < nr; ++i) {
     /* Half-way the image is destroyed, and the clones stay. */
     if (i == nr / 2)
-      run ("destroy", json_pack ("{s:s, s:b, s:b}", "name", "golden",
-                                 "recursive", 1, "force", 1));
-    run ("destroy", json_pack ("{s:s, s:b}", "name",
-                               clone_name (order[i] + 1), "wait",
-                               i == nr - 1));
+      run ("destroy",
+           json_pack ("{s:s, s:b, s:b}", "name", "golden", "recursive", 1,
+                      "force", 1));
+    run ("destroy",
+         json_pack ("{s:s, s:b}", "name", clone_name (order[i] + 1), "wait",
+                    i == nr - 1));
     left--;
     if (left > 0 && i % (nr / 20 + 1) == 0)
       check_clone (order[i + 1 + rng_below (&rng, left)] + 1, 20);
@@ -232,13 +234,13 @@ test_clones (unsigned nr)
   make_image ("golden");
   run ("snapshot", json_pack ("{s:s}", "name", "golden@v1"));
   start_clock ();
-  result = call ("clone", json_pack ("{s:s, s:s, s:i}", "snapshot",
-                                     "golden@v1", "name", "web", "count",
-                                     (int) nr));
+  result = call ("clone",
+                 json_pack ("{s:s, s:s, s:i}", "snapshot", "golden@v1", "name",
+                            "web", "count", (int) nr));
   print_clock ("clone --count", nr);
   if (json_array_size (json_object_get (result, "clones")) != nr)
-    die ("clone: %zu names", json_array_size (json_object_get (result,
-                                                               "clones")));
+    die ("clone: %zu names",
+         json_array_size (json_object_get (result, "clones")));
   json_decref (result);
   start_clock ();
   expect_listed (nr + 1, nr + 2);
@@ -282,8 +284,8 @@ check_snapshot (const char *name, unsigned snapshot, unsigned nr_reads)
   unsigned b;
 
   for (; nr_reads > 0; --nr_reads) {
-    b = rng_percent (&rng, 30) ? snapshot % NR_BLOCKS :
-      rng_below (&rng, NR_BLOCKS);
+    b = rng_percent (&rng, 30) ? snapshot % NR_BLOCKS
+                               : rng_below (&rng, NR_BLOCKS);
     expect_version (v, name, b, version_in (snapshot, b));
   }
   nbdedup_volume_close (v);
@@ -315,8 +317,8 @@ destroy_snapshots (unsigned nr)
   start_clock ();
   for (i = 0; i < nr; ++i) {
     snprintf (name, sizeof name, "disk@%u", order[i] + 1);
-    run ("destroy", json_pack ("{s:s, s:b}", "name", name, "wait",
-                               rng_percent (&rng, 2)));
+    run ("destroy",
+         json_pack ("{s:s, s:b}", "name", name, "wait", rng_percent (&rng, 2)));
     if (i % (nr / 20 + 1) == 0)
       check_snapshot ("disk", nr, 40);
     if (i % (nr / 20 + 1) == 0 && i + 1 < nr) {

@@ -23,7 +23,7 @@
 #include "rigs/testutil.h"
 
 #define LEN_MAX (1 << 20)
-#define GUARD 64                /* bytes after an output that must not change */
+#define GUARD 64 /* bytes after an output that must not change */
 
 static uint8_t src[LEN_MAX + 8], packed[LEN_MAX + GUARD], out[LEN_MAX + GUARD];
 static struct rng rng = { 1 };
@@ -33,8 +33,8 @@ static void
 fill_text (uint8_t *buf, size_t len)
 {
   static const char *const words[] = {
-    "kernel: ", "systemd[1]: ", "Started ", "session ", "of user ", "error ",
-    "usb 1-1: ", "device ", "timeout\n", "ext4-fs ", "\n",
+    "kernel: ",  "systemd[1]: ", "Started ",  "session ", "of user ", "error ",
+    "usb 1-1: ", "device ",      "timeout\n", "ext4-fs ", "\n",
   };
   const char *w = "";
   size_t i;
@@ -42,15 +42,21 @@ fill_text (uint8_t *buf, size_t len)
   for (i = 0; i < len; ++i) {
     if (*w == '\0')
       w = words[rng_next (&rng) % (sizeof words / sizeof words[0])];
-    buf[i] = rng_below (&rng, 16) == 0 ? 'a' + (char) rng_below (&rng, 26)
-      : *w;
+    buf[i] = rng_below (&rng, 16) == 0 ? 'a' + (char) rng_below (&rng, 26) : *w;
     w++;
   }
 }
 
 enum kind {
-  KIND_ZERO, KIND_TEXT, KIND_RANDOM, KIND_HALF, KIND_PERIOD, KIND_COPY,
-  KIND_CHUNKS, KIND_NIBBLES, NR_KINDS
+  KIND_ZERO,
+  KIND_TEXT,
+  KIND_RANDOM,
+  KIND_HALF,
+  KIND_PERIOD,
+  KIND_COPY,
+  KIND_CHUNKS,
+  KIND_NIBBLES,
+  NR_KINDS
 };
 
 static void
@@ -66,27 +72,27 @@ fill (enum kind kind, size_t len)
   case KIND_TEXT:
     fill_text (src, len);
     break;
-  case KIND_HALF:               /* zeroes behind random bytes */
+  case KIND_HALF: /* zeroes behind random bytes */
     memset (src + len / 2, 0, len - len / 2);
     break;
-  case KIND_PERIOD:             /* random bytes, repeated */
+  case KIND_PERIOD: /* random bytes, repeated */
     period = (len < 65536 ? len : 65536) / 5 + 3;
     for (i = period; i < len; ++i)
       src[i] = src[i - period];
     break;
-  case KIND_COPY:               /* equal file system blocks */
+  case KIND_COPY: /* equal file system blocks */
     i = len / 2 & ~(size_t) 511;
-    if (i > 32768)              /* LZ4 looks back 64 KiB */
+    if (i > 32768) /* LZ4 looks back 64 KiB */
       i = 32768;
     if (i >= 2048)
       memcpy (src + i + 1024, src + 1024, i - 1024);
     break;
-  case KIND_CHUNKS:             /* what fio writes: 30 % compressible */
+  case KIND_CHUNKS: /* what fio writes: 30 % compressible */
     for (i = 0; i < len; ++i)
       if (i % 512 >= 358)
         src[i] = 0;
     break;
-  case KIND_NIBBLES:            /* for an entropy coder only */
+  case KIND_NIBBLES: /* for an entropy coder only */
     for (i = 0; i < len; ++i)
       src[i] &= 0x0f;
     break;
@@ -102,9 +108,12 @@ should_compress (enum kind kind, int codec, size_t len)
   if (len < 4096 || codec == CODEC_NONE)
     return false;
   switch (kind) {
-  case KIND_RANDOM: return false;
-  case KIND_NIBBLES: return codec == CODEC_ZSTD;
-  default: return true;
+  case KIND_RANDOM:
+    return false;
+  case KIND_NIBBLES:
+    return codec == CODEC_ZSTD;
+  default:
+    return true;
   }
 }
 
@@ -151,8 +160,8 @@ test_round_trips (void)
     "none", "lz4", "zstd", "zstd-1", "zstd-9", "zstd-19",
   };
   static const size_t lens[] = {
-    1, 7, 15, 16, 100, 512, 2047, 2048, 2049, 4096, 5000, 8192, 16384, 65536,
-    131072, 1 << 20,
+    1,    7,    15,   16,   100,   512,   2047,   2048,
+    2049, 4096, 5000, 8192, 16384, 65536, 131072, 1 << 20,
   };
   struct codec_ctx *ctx = codec_ctx_new ();
   struct compression c;
@@ -165,7 +174,7 @@ test_round_trips (void)
     for (j = 0; j < sizeof lens / sizeof lens[0]; ++j) {
       len = lens[j];
       if (c.level > 9 && len > 65536)
-        continue;               /* slow */
+        continue; /* slow */
       for (kind = 0; kind < NR_KINDS; ++kind) {
         fill (kind, len);
         n = compress (ctx, &c, len, len > 512 ? len - 512 : len);
@@ -198,8 +207,8 @@ test_small_outputs (void)
     assert (need > 0);
     for (dst_len = 0; dst_len < need; ++dst_len)
       if (compress (ctx, &c, 4096, dst_len) > 0)
-        check_round_trip (ctx, c.codec,
-                          compress (ctx, &c, 4096, dst_len), 4096);
+        check_round_trip (ctx, c.codec, compress (ctx, &c, 4096, dst_len),
+                          4096);
     n = compress (ctx, &c, 4096, need + 64);
     assert (n > 0);
     check_round_trip (ctx, c.codec, n, 4096);
@@ -260,8 +269,8 @@ test_damaged_inputs (void)
   memcpy (packed, src, len);
   assert (codec_decompress (ctx, CODEC_NONE, packed, len, out, len) == 0);
   assert (memcmp (out, src, len) == 0);
-  assert (codec_decompress (ctx, CODEC_NONE, packed, len - 1, out, len)
-          == -1 && errno == EIO);
+  assert (codec_decompress (ctx, CODEC_NONE, packed, len - 1, out, len) == -1 &&
+          errno == EIO);
   assert (codec_decompress (ctx, 3, packed, len, out, len) == -1);
   assert (errno == EIO);
   assert (codec_decompress (ctx, -1, packed, len, out, len) == -1);
@@ -274,8 +283,10 @@ static void
 test_names (void)
 {
   static const char *const bad[] = {
-    "", "gzip", "LZ4", "lz4 ", "lz4-1", "zstd-", "zstd-0", "zstd-20",
-    "zstd-03", "zstd--1", "zstd-3x", "zstd-99999999999999999999", "none-1",
+    "",        "gzip",    "LZ4",     "lz4 ",
+    "lz4-1",   "zstd-",   "zstd-0",  "zstd-20",
+    "zstd-03", "zstd--1", "zstd-3x", "zstd-99999999999999999999",
+    "none-1",
   };
   const char *const *names = nbdedup_codec_names ();
   char buf[COMPRESSION_NAME_MAX], name[COMPRESSION_NAME_MAX];

@@ -35,7 +35,7 @@ static const uint32_t all_sizes[NR_SIZES] = {
 };
 
 struct image {
-  uint32_t *pieces;             /* and a unit of zeroes behind them */
+  uint32_t *pieces; /* and a unit of zeroes behind them */
   unsigned nr;
   int64_t time;
 };
@@ -60,8 +60,11 @@ static struct nbdedup_estimate *
 new_estimate (unsigned nr_sizes, uint64_t memory)
 {
   const struct nbdedup_estimate_settings settings = {
-    .block_sizes = all_sizes, .nr_block_sizes = nr_sizes, .sector_bytes = 512,
-    .compress = "none", .memory_bytes = memory,
+    .block_sizes = all_sizes,
+    .nr_block_sizes = nr_sizes,
+    .sector_bytes = 512,
+    .compress = "none",
+    .memory_bytes = memory,
     .compare_directory = usual_directory (),
   };
   struct nbdedup_estimate *e = nbdedup_estimate_new (&settings);
@@ -106,8 +109,7 @@ result_of (const struct image *images, unsigned nr, unsigned nr_sizes,
     add_image (e, &images[i], name);
   }
   result = nbdedup_estimate_result (e);
-  if (result == NULL ||
-      nbdedup_estimate_compare (e, result, NULL, NULL) == -1)
+  if (result == NULL || nbdedup_estimate_compare (e, result, NULL, NULL) == -1)
     die ("result: %s", nbdedup_error ());
   nbdedup_estimate_free (e);
   return result;
@@ -137,8 +139,8 @@ has_block (const struct image *image, const uint32_t *block, unsigned per)
 }
 
 static void
-classify (const struct image *images, unsigned nr, unsigned which,
-          unsigned per, struct classes *c)
+classify (const struct image *images, unsigned nr, unsigned which, unsigned per,
+          struct classes *c)
 {
   const struct image *golden = &images[0], *image = &images[which];
   const uint32_t *p;
@@ -181,8 +183,8 @@ figure (const json_t *object, const char *key)
 }
 
 static void
-same_figure (uint64_t seed, uint32_t size, const json_t *clone,
-             const char *key, uint64_t expected)
+same_figure (uint64_t seed, uint32_t size, const json_t *clone, const char *key,
+             uint64_t expected)
 {
   if (figure (clone, key) != expected)
     die ("seed %d, blocks of %u, clone %s: %s is %d, expected %d", (int) seed,
@@ -196,8 +198,8 @@ static void
 check_clone (uint64_t seed, const struct image *images, unsigned nr,
              uint32_t size, const json_t *clone)
 {
-  const unsigned which =
-    (unsigned) atoi (json_string_value (json_object_get (clone, "name")));
+  const unsigned which = (unsigned) atoi (
+    json_string_value (json_object_get (clone, "name")));
   struct classes c;
 
   classify (images, nr, which, size / PIECE, &c);
@@ -230,8 +232,9 @@ count_distinct (const struct image *images, unsigned nr, int64_t time,
       /* Count the first appearance; of those of one image, if no other image
        * has it.
        */
-      for (k = 0; k < i && memcmp (images[j].pieces + k, p,
-                                   per * sizeof *p) != 0; k += per)
+      for (k = 0;
+           k < i && memcmp (images[j].pieces + k, p, per * sizeof *p) != 0;
+           k += per)
         ;
       if (k < i)
         continue;
@@ -264,10 +267,13 @@ check_document (uint64_t seed, const struct image *images, unsigned nr,
   json_array_foreach (json_object_get (document, "clones"), i, clone) {
     check_clone (seed, images, nr, size, clone);
     logical += figure (clone, "logical");
-    same_figure (seed, size, clone, "only_here_bytes", (uint64_t)
-                 (count_distinct (images, nr, time, per, atoi
-                  (json_string_value (json_object_get (clone, "name")))) *
-                  each + 0.5));
+    same_figure (seed, size, clone, "only_here_bytes",
+                 (uint64_t) (count_distinct (images, nr, time, per,
+                                             atoi (json_string_value (
+                                               json_object_get (clone,
+                                                                "name")))) *
+                               each +
+                             0.5));
   }
   same_figure (seed, size, fleet, "logical", logical);
   same_figure (seed, size, fleet, "distinct",
@@ -299,14 +305,14 @@ make_image (struct rng *rng, const struct image *golden)
       memmove (image.pieces + i, image.pieces + from,
                run * sizeof image.pieces[0]);
       break;
-    case 1:                     /* numbers that other images have, too */
+    case 1: /* numbers that other images have, too */
       while (run > 0 && i < image.nr)
         image.pieces[i++] = 1 + (uint32_t) rng_below (rng, 40), run--;
       break;
     case 2:
       image.pieces[i] = (uint32_t) rng_below (rng, UINT32_MAX);
       break;
-    default:                    /* as in the golden image */
+    default: /* as in the golden image */
       break;
     }
   }
@@ -358,11 +364,13 @@ test_parts (unsigned nr, uint64_t memory)
     images[i].pieces = xcalloc (round_up (nr), sizeof images[i].pieces[0]);
     for (j = 0; j < nr; ++j)
       images[i].pieces[j] = j < nr / 2 || i == 0 ? j + 1
-        : i == 1 ? nr - (j - nr / 2) : nr + j;
+        : i == 1                                 ? nr - (j - nr / 2)
+                                                 : nr + j;
   }
   result = result_of (images, 3, 1, memory);
   document = json_array_get (json_object_get (json_array_get (result, 0),
-                                              "samples"), 0);
+                                              "samples"),
+                             0);
   clones = json_object_get (document, "clones");
   for (i = 1; i < 3; ++i) {
     const json_t *clone = json_array_get (clones, i - 1);
@@ -390,10 +398,11 @@ static void
 test_stop (void)
 {
   const struct image image = {
-    .pieces = xcalloc (70000, sizeof (uint32_t)), .nr = 70000,
+    .pieces = xcalloc (70000, sizeof (uint32_t)),
+    .nr = 70000,
   };
-  struct nbdedup_estimate *e =
-    new_estimate (1, NBDEDUP_ESTIMATE_MEMORY_DEFAULT);
+  struct nbdedup_estimate *e = new_estimate (1,
+                                             NBDEDUP_ESTIMATE_MEMORY_DEFAULT);
   unsigned calls = 0;
   json_t *result;
 

@@ -165,11 +165,12 @@ setter (void *arg)
   while (!stop) {
     k = rng_below (&rng, sizeof knobs / sizeof knobs[0]);
     value = rng_below (&rng, 4);
-    run ("set", json_pack ("{s:s,s:s,s:s*}",
-                           "property", knobs[k].property,
-                           "value", knobs[k].values[value],
-                           "name", knobs[k].of_pool ? NULL :
-                           steady[rng_below (&rng, NR_STEADY)].name));
+    run ("set",
+         json_pack ("{s:s,s:s,s:s*}", "property", knobs[k].property, "value",
+                    knobs[k].values[value], "name",
+                    knobs[k].of_pool
+                      ? NULL
+                      : steady[rng_below (&rng, NR_STEADY)].name));
     clock_sleep_ms (rng_below (&rng, 10));
   }
   return NULL;
@@ -185,7 +186,7 @@ use_remote (struct nbdedup_client *client, uint8_t *buf, struct rng *rng)
   r = nbdedup_client_volume_open (client, steady[i].name,
                                   NBDEDUP_VOLUME_READONLY);
   if (r == NULL) {
-    if (errno != EACCES)        /* see setter */
+    if (errno != EACCES) /* see setter */
       fatal ("%s: %s", steady[i].name, nbdedup_error ());
     return;
   }
@@ -269,12 +270,14 @@ make_pool (void)
     snprintf (steady[i].name, sizeof steady[i].name, "s%u", i);
     steady[i].block_size = 4096 << (2 * i);
     steady[i].data = xcalloc (STEADY_BYTES, 1);
-    run ("create", json_pack ("{s:s,s:I,s:i}", "name", steady[i].name, "size",
-                              (json_int_t) STEADY_BYTES, "block-size",
-                              (int) steady[i].block_size));
+    run ("create",
+         json_pack ("{s:s,s:I,s:i}", "name", steady[i].name, "size",
+                    (json_int_t) STEADY_BYTES, "block-size",
+                    (int) steady[i].block_size));
   }
-  run ("create", json_pack ("{s:s,s:I}", "name", "m0", "size",
-                            (json_int_t) MOVING_BYTES));
+  run ("create",
+       json_pack ("{s:s,s:I}", "name", "m0", "size",
+                  (json_int_t) MOVING_BYTES));
   make_golden ();
   must (nbdedup_pool_close (pool));
 }
@@ -295,9 +298,10 @@ run_all (uint64_t ms)
     unsigned nr;
   } kinds[] = {
     { writer, NR_WRITERS }, { guest, NR_GUESTS }, { destroyer, 2 },
-    { mover, 1 }, { follower, 2 }, { observer, 1 }, { setter, 1 },
-    { remote, 2 }, { folder, 1 }, { cloner, 2 }, { measurer, 1 },
-    { herder, 2 }, { drifter, 1 },
+    { mover, 1 },           { follower, 2 },      { observer, 1 },
+    { setter, 1 },          { remote, 2 },        { folder, 1 },
+    { cloner, 2 },          { measurer, 1 },      { herder, 2 },
+    { drifter, 1 },
   };
   pthread_t threads[32];
   unsigned nr = 0, i;
@@ -306,8 +310,7 @@ run_all (uint64_t ms)
   stop = false;
   for (i = 0; i < sizeof kinds / sizeof kinds[0]; ++i)
     for (id = 0; id < kinds[i].nr; ++id)
-      if (pthread_create (&threads[nr++], NULL, kinds[i].fn,
-                          (void *) id) != 0)
+      if (pthread_create (&threads[nr++], NULL, kinds[i].fn, (void *) id) != 0)
         die ("pthread_create failed");
   clock_sleep_ms (ms);
   stop = true;
@@ -329,7 +332,9 @@ main (void)
 {
   uint64_t ms = 1000 * number_from_environment ("CONCURRENT_SECONDS", 4);
   static const enum nbdedup_primarycache caches[] = {
-    NBDEDUP_CACHE_ALL, NBDEDUP_CACHE_METADATA, NBDEDUP_CACHE_NONE,
+    NBDEDUP_CACHE_ALL,
+    NBDEDUP_CACHE_METADATA,
+    NBDEDUP_CACHE_NONE,
   };
   unsigned i;
 

@@ -88,7 +88,10 @@ raw_request (int fd, uint16_t type, uint64_t offset, uint64_t length,
              struct control_frame *answer)
 {
   const struct control_frame f = {
-    .type = type, .cookie = 0x1234, .offset = offset, .length = length,
+    .type = type,
+    .cookie = 0x1234,
+    .offset = offset,
+    .length = length,
     .payload = payload_len,
   };
 
@@ -144,8 +147,8 @@ raw_expect_end (int fd)
 static void
 expect_alive (void)
 {
-  struct nbdedup_client *client =
-    nbdedup_client_open (pool_path, NULL, "test", NULL);
+  struct nbdedup_client *client = nbdedup_client_open (pool_path, NULL, "test",
+                                                       NULL);
   json_t *result;
 
   check (client != NULL, "open a client");
@@ -244,8 +247,14 @@ static void
 test_bad_requests (void)
 {
   static const char *const commands[] = {
-    "", "{", "[]", "1", "{\"command\": 1}", "{\"command\":\"list\",\"args\":1}",
-    "{\"command\":\"nonesuch\",\"args\":{}}", "{\"args\":{}}",
+    "",
+    "{",
+    "[]",
+    "1",
+    "{\"command\": 1}",
+    "{\"command\":\"list\",\"args\":1}",
+    "{\"command\":\"nonesuch\",\"args\":{}}",
+    "{\"args\":{}}",
     "{\"command\":\"create\",\"args\":{\"name\":\"x\"}}",
     "{\"command\":\"list\",\"command\":\"list\"}",
   };
@@ -269,7 +278,7 @@ test_bad_requests (void)
 
   /* Data requests: no volume, bad volume, bad ranges. */
   for (i = CONTROL_VOLUME_CLOSE; i <= CONTROL_EXTENTS; ++i)
-    if (i != CONTROL_WRITE + 1)         /* no type */
+    if (i != CONTROL_WRITE + 1) /* no type */
       raw_expect (fd, i, 0, 512, "x", 1, EINVAL);
   raw_expect (fd, CONTROL_WRITE + 1, 0, 512, NULL, 0, EOPNOTSUPP);
   raw_expect (fd, CONTROL_VOLUME_OPEN, 0, 0, NULL, 0, EINVAL);
@@ -302,7 +311,8 @@ test_bad_requests (void)
     uint8_t header[CONTROL_HEADER_LEN];
 
     f = (struct control_frame) {
-      .type = CONTROL_WRITE, .payload = CONTROL_PAYLOAD_MAX + 1,
+      .type = CONTROL_WRITE,
+      .payload = CONTROL_PAYLOAD_MAX + 1,
     };
     control_frame_pack (&f, header);
     if (send (fd, header, sizeof header, 0) != sizeof header)
@@ -371,7 +381,7 @@ test_nice (void)
     printf ("no priority is below ours\n");
     return;
   }
-  expect_nice (NR_LOW, low);    /* they may still be starting */
+  expect_nice (NR_LOW, low); /* they may still be starting */
 
   other = raw_connect ();
   raw_hello (other);
@@ -388,13 +398,15 @@ test_nice (void)
   raw_command (fd[0], "{\"command\":\"drift\"}");
   if (threads_with (low) != NR_LOW + 1)
     die ("drift has the priority of others");
-  raw_command (fd[1], "{\"command\":\"drift-freed\","
+  raw_command (fd[1],
+               "{\"command\":\"drift-freed\","
                "\"args\":{\"names\":[\"vol\"]}}");
   raw_command (fd[0], "{\"command\":\"drift\"}");
   raw_command (other, "{\"command\":\"stat\"}");
   if (threads_with (low) != NR_LOW + 2)
     die ("%u threads have a low priority", threads_with (low));
-  raw_command (fd[2], "{\"command\":\"destroy\","
+  raw_command (fd[2],
+               "{\"command\":\"destroy\","
                "\"args\":{\"name\":\"vol\",\"dry-run\":true}}");
   if (threads_with (low) != NR_LOW + 3)
     die ("destroy --dry-run has the priority of others");
@@ -425,7 +437,8 @@ test_garbage (uint64_t seed)
       raw_hello (fd);
     for (j = 0; j < nr; ++j) {
       struct control_frame f = {
-        .type = rng_below (&rng, 14), .flags = rng_next (&rng),
+        .type = rng_below (&rng, 14),
+        .flags = rng_next (&rng),
         .cookie = rng_next (&rng),
         .offset = rng_percent (&rng, 50) ? rng_next (&rng)
                                          : rng_below (&rng, VOLUME_SIZE),
@@ -449,7 +462,7 @@ test_garbage (uint64_t seed)
   expect_alive ();
 }
 
-#define CROWD 200               /* more than the server takes */
+#define CROWD 200 /* more than the server takes */
 
 /* A command succeeds although many clients are connected and silent, or have
  * sent half a request.  A client that the server disconnected meanwhile
@@ -592,7 +605,7 @@ struct worker {
 };
 
 struct extents_check {
-  const uint8_t *model;         /* of the range from 'start' */
+  const uint8_t *model; /* of the range from 'start' */
   uint64_t start, next;
 };
 
@@ -622,12 +635,17 @@ data_thread (void *opaque)
     const uint32_t len = rng_between (&w->rng, 1, max);
     const uint32_t at = rng_below (&w->rng, PART - len + 1);
     struct extents_check c = {
-      .model = model + at, .start = w->start + at, .next = w->start + at,
+      .model = model + at,
+      .start = w->start + at,
+      .next = w->start + at,
     };
     int r = 0;
 
     switch (rng_below (&w->rng, 10)) {
-    case 0: case 1: case 2: case 3:
+    case 0:
+    case 1:
+    case 2:
+    case 3:
       fill_random (model + at, len, rng_next (&w->rng));
       r = nbdedup_handle_write (w->handle, model + at, len, w->start + at);
       break;
@@ -639,16 +657,16 @@ data_thread (void *opaque)
       r = nbdedup_handle_flush (w->handle);
       break;
     case 6:
-      r = nbdedup_handle_extents (w->handle, len, w->start + at,
-                                  check_extent, &c);
+      r = nbdedup_handle_extents (w->handle, len, w->start + at, check_extent,
+                                  &c);
       if (r == 0 && c.next != w->start + at + len)
         die ("extents end at %" PRIu64, c.next);
       break;
     default:
       r = nbdedup_handle_read (w->handle, buf, len, w->start + at);
       if (r == 0 && memcmp (buf, model + at, len) != 0)
-        die ("read at %" PRIu64 ": other data", w->start + at +
-             first_difference (buf, model + at, len));
+        die ("read at %" PRIu64 ": other data",
+             w->start + at + first_difference (buf, model + at, len));
     }
     check (r == 0, "a data request");
   }
@@ -679,7 +697,8 @@ test_data (struct nbdedup_client *client, const char *name, uint64_t seed)
 
   /* An error leaves the connection usable. */
   check (nbdedup_handle_read (handle, &byte, 1, VOLUME_SIZE) == -1 &&
-         errno == EINVAL, "read behind the end");
+           errno == EINVAL,
+         "read behind the end");
   check (nbdedup_handle_read (handle, &byte, 1, VOLUME_SIZE - 1) == 0,
          "read the last byte");
   nbdedup_handle_close (handle);
@@ -740,8 +759,8 @@ test_stop (void)
 static void
 test_local (uint64_t seed)
 {
-  struct nbdedup_client *client =
-    nbdedup_client_open (pool_path, NULL, "test", NULL);
+  struct nbdedup_client *client = nbdedup_client_open (pool_path, NULL, "test",
+                                                       NULL);
   json_t *result;
 
   check (client != NULL, "open the pool as a client");

@@ -20,7 +20,7 @@
 #include "rigs/engine-rig.h"
 #include "space/space.h"
 
-#define NR 8u                   /* blocks that have copies */
+#define NR 8u /* blocks that have copies */
 #define SECTORS (BLOCK / 512)
 
 static void
@@ -126,7 +126,7 @@ test_copies_go_with_their_records (void)
   check_pool ();
   scrub_pool ();
   for (i = 0; i < NR; ++i)
-    expect (copy_block (i) == 0);       /* once is enough */
+    expect (copy_block (i) == 0); /* once is enough */
   trim_block (0);
   write_block (1, 5);
   expect (copied_sectors () == (NR - 2) * SECTORS);
@@ -212,9 +212,9 @@ test_gone_before_it_is_copied (void)
   trim_block (0);
   must (writeback_drain (pool->writeback, NULL));
   txg_enter (pool->txg, 0, 0);
-  job_start (&fold, do_fold, 0);        /* its cut waits for this txg */
+  job_start (&fold, do_fold, 0); /* its cut waits for this txg */
   poll (NULL, 0, A_WHILE_MS);
-  job_start (&copy, do_copy, addr);     /* the copier waits for the cut */
+  job_start (&copy, do_copy, addr); /* the copier waits for the cut */
   poll (NULL, 0, A_WHILE_MS);
   expect (!fold.done && !copy.done);
   txg_leave (pool->txg);
@@ -322,7 +322,7 @@ test_crash_before_the_fold (void)
   open_and_attach ();
   expect (copied_sectors () == 0);
   check_pool ();
-  write_blocks (NR, NR, 2000);  /* into the same sectors */
+  write_blocks (NR, NR, 2000); /* into the same sectors */
   settle ();
   copy_all ();
   expect (copied_sectors () == NR * SECTORS);
@@ -421,7 +421,7 @@ test_row_that_names_no_copy (void)
   trim_block (0);
   settle ();
   expect_content (1, 1001);
-  expect (errors (false, "errors") > 0);        /* block 0's copy is left */
+  expect (errors (false, "errors") > 0); /* block 0's copy is left */
   expect (errors (true, "errors") == 0);
   settle ();
   expect_content (1, 1001);
@@ -442,16 +442,16 @@ test_check_finds_and_repairs (void)
   for (i = 0; i < 4; ++i) {
     expect (copies_at (address_of (1), copies) == 1);
     switch (i) {
-    case 0:                     /* a row is missing */
+    case 0: /* a row is missing */
       plant (address_of (0), 0);
       break;
-    case 1:                     /* a primary that does not exist */
+    case 1: /* a primary that does not exist */
       plant (4000000, copies[0]);
       break;
-    case 2:                     /* a copy that does not exist */
+    case 2: /* a copy that does not exist */
       plant (address_of (0), 4000000);
       break;
-    case 3:                     /* the copy of another record */
+    case 3: /* the copy of another record */
       plant (address_of (0), copies[0]);
       break;
     }

@@ -19,9 +19,9 @@
 #include "rigs/engine-rig.h"
 
 static struct {
-  uint8_t *area, *buf;          /* a block, half of it in the second page */
+  uint8_t *area, *buf; /* a block, half of it in the second page */
   size_t page;
-  int go[2];                    /* a pipe */
+  int go[2]; /* a pipe */
   atomic_bool hit;
 } trap;
 
@@ -34,7 +34,7 @@ on_fault (int sig, siginfo_t *info, void *context)
   (void) context;
   if (where < trap.area + trap.page || where >= trap.area + 2 * trap.page ||
       trap.hit) {
-    signal (sig, SIG_DFL);      /* a bug: the second fault ends the test */
+    signal (sig, SIG_DFL); /* a bug: the second fault ends the test */
     return;
   }
   trap.hit = true;
@@ -280,9 +280,9 @@ static void
 start_two_volumes (void)
 {
   start (1);
-  run ("create", json_pack ("{s:s,s:I,s:i}", "name", "w", "size",
-                            (json_int_t) NR_BLOCKS * BLOCK,
-                            "block-size", BLOCK));
+  run ("create",
+       json_pack ("{s:s,s:I,s:i}", "name", "w", "size",
+                  (json_int_t) NR_BLOCKS * BLOCK, "block-size", BLOCK));
 }
 
 static void
@@ -331,7 +331,7 @@ test_nothing_waits_for_a_cached_record (void)
   start_two_volumes ();
   write_blocks (5, 2, 1);
   settle ();
-  expect_content (5, 1);        /* now it is in the cache */
+  expect_content (5, 1); /* now it is in the cache */
   expect_content (6, 2);
   start_trapped (&reader, do_trapped_read, 5, 3);
   expect_content (6, 2);

@@ -148,10 +148,10 @@ test_dedup (void)
   start (1);
   write_block (0, 1);
   write_block (1, 2);
-  write_block (2, 2);           /* equal to one of the same batch */
+  write_block (2, 2); /* equal to one of the same batch */
   write_block (3, 0);
   must (nbdedup_volume_flush (handle));
-  write_block (4, 1);           /* equal to one that is stored */
+  write_block (4, 1); /* equal to one that is stored */
   must (nbdedup_volume_flush (handle));
   get_counters ();
   expect (figure ("dedup_hits") == 2);
@@ -232,8 +232,8 @@ test_clients (void)
   nbdedup_volume_close (second);
   get_counters ();
   expect_op ("write", 3, 3 * BLOCK, 0);
-  expect (number (json_object_get (find_volume ("v@s"), "read"),
-                  "requests") == 1);
+  expect (number (json_object_get (find_volume ("v@s"), "read"), "requests") ==
+          1);
   expect (find_volume ("idle") == NULL);
   end ();
 }
@@ -287,15 +287,9 @@ test_no_waiting (void)
 }
 
 static const struct engine_case cases[] = {
-  CASE (buckets),
-  CASE (requests),
-  CASE (errors),
-  CASE (dedup),
-  CASE (cache),
-  CASE (clients),
-  CASE (queues),
-  CASE (no_waiting),
-  { NULL, NULL },
+  CASE (buckets), CASE (requests),   CASE (errors),
+  CASE (dedup),   CASE (cache),      CASE (clients),
+  CASE (queues),  CASE (no_waiting), { NULL, NULL },
 };
 
 /* test-counters [NAME...] */

@@ -16,7 +16,7 @@
 #include "rigs/engine-rig.h"
 #include "rigs/plants.h"
 
-static atomic_bool is_full;     /* the file system */
+static atomic_bool is_full; /* the file system */
 
 int
 fallocate (int fd, int mode, off_t offset, off_t len)
@@ -33,8 +33,16 @@ fallocate (int fd, int mode, off_t offset, off_t len)
  */
 
 static const uint64_t values[] = {
-  COUNT_DEAD, 0, 1, 126, 127, 16382, 16383, UINT64_C (1) << 32,
-  RECORD_REFCOUNT_MAX - 1, RECORD_REFCOUNT_MAX,
+  COUNT_DEAD,
+  0,
+  1,
+  126,
+  127,
+  16382,
+  16383,
+  UINT64_C (1) << 32,
+  RECORD_REFCOUNT_MAX - 1,
+  RECORD_REFCOUNT_MAX,
 };
 #define NR_VALUES (sizeof values / sizeof values[0])
 
@@ -75,14 +83,18 @@ test_damaged_row (void)
     uint8_t p[10];
     size_t len;
   } bad[] = {
-    { { 5 }, 1 }, { { 5, 2, 5, 2 }, 4 }, { { 5, 2, 4, 2 }, 4 },
+    { { 5 }, 1 },
+    { { 5, 2, 5, 2 }, 4 },
+    { { 5, 2, 4, 2 }, 4 },
     { { 5, 0x80 }, 2 },
     /* 2^48 + 1; and a number of 8 bytes. */
     { { 5, 0x81, 0x80, 0x80, 0x80, 0x80, 0x80, 0x40 }, 8 },
     { { 5, 0x81, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0 }, 9 },
   };
   struct record r = {
-    .ptr = { .addr = 5, .psize = 4096 }, .lsize = 4096, .refcount = 7,
+    .ptr = { .addr = 5, .psize = 4096 },
+    .lsize = 4096,
+    .refcount = 7,
   };
   uint8_t buf[RECORD_ENTRY_MAX];
   struct counts out;
@@ -213,7 +225,7 @@ test_references_go (void)
     write_blocks (k * 64, 64, 1000);
   settle ();
   check_pool ();
-  for (k = 5; k-- > 0; ) {
+  for (k = 5; k-- > 0;) {
     expect (pool_figure ("records") == records);
     must (nbdedup_volume_trim (handle, 64 * BLOCK, k * 64 * BLOCK));
     settle ();
@@ -418,8 +430,8 @@ plant_cut (struct meta_conn *c, struct meta_state *state)
   const uint8_t row[] = { 1, 0x80 };
 
   (void) state;
-  must (meta_count_put (c, planted_addr / RECORD_GROUP_SECTORS, row,
-                        sizeof row));
+  must (
+    meta_count_put (c, planted_addr / RECORD_GROUP_SECTORS, row, sizeof row));
 }
 
 static void
@@ -428,8 +440,8 @@ plant_wrong (struct meta_conn *c, struct meta_state *state)
   const uint8_t row[] = { (uint8_t) planted_addr, 9 };
 
   (void) state;
-  must (meta_count_put (c, planted_addr / RECORD_GROUP_SECTORS, row,
-                        sizeof row));
+  must (
+    meta_count_put (c, planted_addr / RECORD_GROUP_SECTORS, row, sizeof row));
 }
 
 /* The check finds it, and a repair mends it without a loss. */
@@ -515,10 +527,18 @@ int
 main (int argc, char *argv[])
 {
   static const struct engine_case cases[] = {
-    CASE (round_trip), CASE (damaged_row), CASE (only_counts_change),
-    CASE (references_go), CASE (references_reach_copies),
-    CASE (dead_are_dead), CASE (many_dead), CASE (full),
-    CASE (older_pool), CASE (wrong_rows), CASE (crash), { NULL },
+    CASE (round_trip),
+    CASE (damaged_row),
+    CASE (only_counts_change),
+    CASE (references_go),
+    CASE (references_reach_copies),
+    CASE (dead_are_dead),
+    CASE (many_dead),
+    CASE (full),
+    CASE (older_pool),
+    CASE (wrong_rows),
+    CASE (crash),
+    { NULL },
   };
 
   return run_cases (argc, argv, cases);

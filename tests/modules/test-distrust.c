@@ -23,9 +23,9 @@
 static atomic_uint nr_warnings, nr_begun, nr_compared, nr_trusted;
 static bool crash_before_comparing, touch_at_sync;
 static atomic_bool touch_when_begun, something_is_lost;
-static atomic_bool hold_comparison;     /* until it is set to false */
-static int steps_left = -1;     /* until the process crashes; -1: never */
-static uint64_t sweep;          /* SWEEP_STEP=N: only each Nth page */
+static atomic_bool hold_comparison; /* until it is set to false */
+static int steps_left = -1;         /* until the process crashes; -1: never */
+static uint64_t sweep;              /* SWEEP_STEP=N: only each Nth page */
 
 static void
 touch (void)
@@ -369,8 +369,7 @@ test_page_of_both (void)
  * page's content is an error, or in memory; all other content is right.
  */
 static void
-test_old_and_damaged (const char *source, const char *old,
-                      const char *damaged)
+test_old_and_damaged (const char *source, const char *old, const char *damaged)
 {
   const uint64_t nr = nr_pages ("newer");
   uint64_t page;
@@ -597,13 +596,14 @@ test_own (void)
   for (i = 0; i < 5; ++i) {
     must (try_open ("work"));
     write_some (true, i, 5);
-    run ("create", json_pack ("{s:s,s:I}", "name", "large", "size",
-                              (json_int_t) 1 << 30));
+    run ("create",
+         json_pack ("{s:s,s:I}", "name", "large", "size",
+                    (json_int_t) 1 << 30));
     if (i % 2)
       must (meta_checkpoint (pool->meta));
     meta_give_back (pool->meta, 0, 16);
-    run ("destroy", json_pack ("{s:s,s:b,s:b}", "name", "large", "force", 1,
-                               "wait", 1));
+    run ("destroy",
+         json_pack ("{s:s,s:b,s:b}", "name", "large", "force", 1, "wait", 1));
     must (nbdedup_pool_close (pool));
   }
   expect (nr_warnings == before);

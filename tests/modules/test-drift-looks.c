@@ -29,9 +29,9 @@
 #define BLOCK 4096u
 #define LEAF_BYTES (LEAF_BLOCKS * (uint64_t) BLOCK)
 #define NR_LEAVES 1500u
-#define PER_LEAF 8u             /* blocks of each that have data */
+#define PER_LEAF 8u /* blocks of each that have data */
 #define SIZE (NR_LEAVES * LEAF_BYTES)
-#define OWN_LEAVES 300u         /* that a clone has written to */
+#define OWN_LEAVES 300u /* that a clone has written to */
 
 /* There must be at least one look per this many rows. */
 #define ROWS_MAX 80u
@@ -115,20 +115,22 @@ make_pool (void)
   if (pool == NULL)
     fatal ("open: %s", nbdedup_error ());
   for (i = 0; i < 3; ++i)
-    run ("create", json_pack ("{s:s, s:I, s:i, s:s}", "name", names[i],
-                              "size", (json_int_t) SIZE, "block-size",
-                              (int) BLOCK, "compress", "none"));
+    run ("create",
+         json_pack ("{s:s, s:I, s:i, s:s}", "name", names[i], "size",
+                    (json_int_t) SIZE, "block-size", (int) BLOCK, "compress",
+                    "none"));
   fill ("golden", NR_LEAVES, 0, 1);
   fill ("alone", NR_LEAVES, 0, 1);
   scatter ("scattered");
   run ("snapshot", json_pack ("{s:s}", "name", "golden@v1"));
   run ("snapshot", json_pack ("{s:s}", "name", "alone@v1"));
-  run ("clone", json_pack ("{s:s, s:s, s:i}", "snapshot", "golden@v1",
-                           "name", "web", "count", 3));
-  fill ("web1", OWN_LEAVES, PER_LEAF, 100000);  /* siblings */
+  run ("clone",
+       json_pack ("{s:s, s:s, s:i}", "snapshot", "golden@v1", "name", "web",
+                  "count", 3));
+  fill ("web1", OWN_LEAVES, PER_LEAF, 100000); /* siblings */
   fill ("web2", OWN_LEAVES, PER_LEAF, 100000);
-  fill ("web2", OWN_LEAVES, 0, 200000);         /* unique */
-  fill ("web3", OWN_LEAVES, 2, 1);              /* moved */
+  fill ("web2", OWN_LEAVES, 0, 200000); /* unique */
+  fill ("web3", OWN_LEAVES, 2, 1);      /* moved */
 }
 
 /*----------------------------------------------------------------------
@@ -136,10 +138,10 @@ make_pool (void)
  */
 
 struct looks {
-  uint64_t nr;                  /* so far */
-  uint64_t stop_at;             /* 0: never */
-  uint64_t act_at;              /* 0: never */
-  unsigned files;               /* maximum of open files without a name */
+  uint64_t nr;      /* so far */
+  uint64_t stop_at; /* 0: never */
+  uint64_t act_at;  /* 0: never */
+  unsigned files;   /* maximum of open files without a name */
   void (*act) (void);
 };
 
@@ -233,8 +235,8 @@ stop_everywhere (const char *command, json_t *args, uint64_t least)
     errno = 0;
     if (command_run (pool, command, args, on_look, &looks) != NULL ||
         errno != EINTR || !strstr (nbdedup_error (), "interrupted"))
-      fatal ("%s was not interrupted at look %" PRIu64 " of %" PRIu64,
-             command, i, nr);
+      fatal ("%s was not interrupted at look %" PRIu64 " of %" PRIu64, command,
+             i, nr);
     if (looks.nr != i)
       fatal ("%s goes on at look %" PRIu64, command, i);
     if (nameless_files () != files || names_in_pool () != names)
@@ -244,8 +246,9 @@ stop_everywhere (const char *command, json_t *args, uint64_t least)
   again = command_run (pool, command, args, on_look, &looks);
   if (again == NULL || !json_equal (result, strip (again)))
     fatal ("%s says something else after interruptions:\n%s\nbefore:\n%s",
-           command, again ? json_dumps (again, JSON_INDENT (1))
-           : nbdedup_error (), json_dumps (result, JSON_INDENT (1)));
+           command,
+           again ? json_dumps (again, JSON_INDENT (1)) : nbdedup_error (),
+           json_dumps (result, JSON_INDENT (1)));
   json_decref (again);
   json_decref (result);
   json_decref (args);
@@ -263,9 +266,10 @@ test_stop (void)
 {
   const uint64_t rows = GOLDEN_ROWS + CLONE_ROWS + RECORD_ROWS;
 
-  stop_everywhere ("drift", json_pack ("{s:s, s:I}", "name", "golden@v1",
-                                       "memory", (json_int_t)
-                                       DRIFT_MEMORY_MIN), rows / ROWS_MAX);
+  stop_everywhere ("drift",
+                   json_pack ("{s:s, s:I}", "name", "golden@v1", "memory",
+                              (json_int_t) DRIFT_MEMORY_MIN),
+                   rows / ROWS_MAX);
   stop_everywhere ("drift", json_object (), rows / ROWS_MAX);
   stop_everywhere ("drift-freed", json_pack ("{s:[s]}", "names", "alone"),
                    (GOLDEN_ROWS + RECORD_ROWS) / ROWS_MAX);
@@ -274,15 +278,16 @@ test_stop (void)
    */
   stop_everywhere ("drift-freed", json_pack ("{s:[s]}", "names", "alone@v1"),
                    2 * GOLDEN_ROWS / ROWS_MAX);
-  stop_everywhere ("drift-freed", json_pack ("{s:[s]}", "names",
-                                             "scattered"),
+  stop_everywhere ("drift-freed", json_pack ("{s:[s]}", "names", "scattered"),
                    RECORD_ROWS / ROWS_MAX);
-  stop_everywhere ("destroy", json_pack ("{s:s, s:b, s:b}", "name", "alone",
-                                         "recursive", 1, "dry-run", 1),
+  stop_everywhere ("destroy",
+                   json_pack ("{s:s, s:b, s:b}", "name", "alone", "recursive",
+                              1, "dry-run", 1),
                    GOLDEN_ROWS / ROWS_MAX);
   stop_everywhere ("stat", json_pack ("{s:b}", "ddt", 1), 2);
-  stop_everywhere ("stat", json_pack ("{s:s, s:b}", "name", "golden@v1",
-                                      "ddt", 1), GOLDEN_ROWS / ROWS_MAX);
+  stop_everywhere ("stat",
+                   json_pack ("{s:s, s:b}", "name", "golden@v1", "ddt", 1),
+                   GOLDEN_ROWS / ROWS_MAX);
 }
 
 /* drift must use temporary files, or test_stop would not test them. */
@@ -388,13 +393,13 @@ change_everything (void)
   run ("rollback", json_pack ("{s:s}", "name", name));
   snprintf (name, sizeof name, "golden@t%u", nr_acts);
   run ("snapshot", json_pack ("{s:s}", "name", name));
-  run ("destroy", json_pack ("{s:s, s:b, s:b}", "name", "web2", "force", 1,
-                             "wait", 1));
-  run ("clone", json_pack ("{s:s, s:s}", "snapshot", "golden@v1", "name",
-                           "web2"));
+  run ("destroy",
+       json_pack ("{s:s, s:b, s:b}", "name", "web2", "force", 1, "wait", 1));
+  run ("clone",
+       json_pack ("{s:s, s:s}", "snapshot", "golden@v1", "name", "web2"));
   fill ("web2", OWN_LEAVES, PER_LEAF, 3000000 * nr_acts);
-  run ("clone", json_pack ("{s:s, s:s}", "snapshot", "golden@v1", "name",
-                           name + 7));
+  run ("clone",
+       json_pack ("{s:s, s:s}", "snapshot", "golden@v1", "name", name + 7));
 }
 
 static void
@@ -417,7 +422,8 @@ test_view (void)
              nbdedup_error ());
     if (!json_equal (before, strip (during)))
       fatal ("what changed at look %" PRIu64 " of %" PRIu64 " shows:\n%s\n"
-             "before:\n%s", i, nr, json_dumps (during, JSON_INDENT (1)),
+             "before:\n%s",
+             i, nr, json_dumps (during, JSON_INDENT (1)),
              json_dumps (before, JSON_INDENT (1)));
     json_decref (during);
     during = strip (call ("drift", json_incref (args)));
@@ -435,7 +441,7 @@ main (void)
   char command[PATH_MAX + 20];
   json_t *result;
 
-  alarm (600);                  /* to wait for ever is a failure */
+  alarm (600); /* to wait for ever is a failure */
   make_pool ();
   test_pieces ();
   test_stop ();

@@ -81,15 +81,15 @@ check_cells (const json_t *json, const uint8_t *model, uint64_t nr)
   if (json_array_size (cells) > MAP_CELLS_MAX ||
       json_array_size (cells) != (nr + cell_blocks - 1) / cell_blocks ||
       (cell_blocks > 1 && json_array_size (cells) <= MAP_CELLS_MAX / 2))
-    die ("SEED=%" PRIu64 ": %zu cells of %" PRIu64 " blocks for %" PRIu64,
-         seed, json_array_size (cells), cell_blocks, nr);
+    die ("SEED=%" PRIu64 ": %zu cells of %" PRIu64 " blocks for %" PRIu64, seed,
+         json_array_size (cells), cell_blocks, nr);
   json_array_foreach (cells, i, cell) {
     first = i * cell_blocks;
     len = cell_blocks < nr - first ? cell_blocks : nr - first;
     for (j = 0; j < 3; ++j) {
       found = (uint64_t) json_integer_value (json_array_get (cell, j));
-      if (found != count (model + first, len, NBDEDUP_GOLDEN_MOVED +
-                          (unsigned) j))
+      if (found !=
+          count (model + first, len, NBDEDUP_GOLDEN_MOVED + (unsigned) j))
         die ("SEED=%" PRIu64 ": cell %zu has %" PRIu64 " blocks of class %zu",
              seed, i, found, j + 1);
     }
@@ -107,8 +107,9 @@ read_path (const char *path, size_t nr, unsigned heights[MAP_CELLS_MAX])
   memset (heights, 0, MAP_CELLS_MAX * sizeof *heights);
   for (; *path != '\0'; path += len) {
     len = 0;
-    if (sscanf (path, "M%u %uh%uv-%uh-%*uz%n", &x, &y, &width, &height,
-                &len) != 4 || len == 0)
+    if (sscanf (path, "M%u %uh%uv-%uh-%*uz%n", &x, &y, &width, &height, &len) !=
+          4 ||
+        len == 0)
       die ("SEED=%" PRIu64 ": path '%s'", seed, path);
     cell = (y - 1) / CELL * MAP_COLUMNS + (x - LEFT) / CELL;
     for (i = 0; i < width / CELL; ++i) {
@@ -145,7 +146,8 @@ check_heights (const json_t *json, const json_t *view, uint64_t nr)
       sum += heights[j][i];
       if ((has > 0) != (heights[j][i] > 0) || off > 2.1 || off < -1)
         die ("SEED=%" PRIu64 ": cell %zu, layer %zu: %.0f of %.0f blocks are "
-             "%u units high", seed, i, j, has, blocks, heights[j][i]);
+             "%u units high",
+             seed, i, j, has, blocks, heights[j][i]);
     }
     if (sum > CELL)
       die ("SEED=%" PRIu64 ": cell %zu is %u units full", seed, i, sum);
@@ -156,8 +158,8 @@ static void
 test_map (struct rng *rng)
 {
   static uint8_t model[BLOCKS_MAX];
-  const uint64_t nr = 1 + rng_below (rng, rng_below (rng, 2) == 0 ? 100 :
-                                     BLOCKS_MAX);
+  const uint64_t nr = 1 +
+    rng_below (rng, rng_below (rng, 2) == 0 ? 100 : BLOCKS_MAX);
   const uint64_t size = nr * 4096 - rng_below (rng, 4096);
   struct drift_map *map = drift_map_new (size, 4096);
   json_t *json, *view;
@@ -182,7 +184,7 @@ test_map (struct rng *rng)
 
 struct file {
   char path[64];
-  uint64_t bytes;               /* of all clones */
+  uint64_t bytes; /* of all clones */
   bool is_taken;
 };
 
@@ -227,9 +229,10 @@ add_tree (json_t *files, const char *path, size_t len, uint64_t bytes)
   json_array_foreach (files, i, entry)
     if (strlen (json_text (entry, "path")) == len &&
         strncmp (json_text (entry, "path"), path, len) == 0) {
-      json_object_set_new (entry, "unique", json_integer
-                           ((json_int_t) (json_size (entry, "unique") +
-                                          bytes)));
+      json_object_set_new (entry, "unique",
+                           json_integer (
+                             (json_int_t) (json_size (entry, "unique") +
+                                           bytes)));
       return;
     }
   json_array_append_new (files, entry_of (path, len, bytes, false));
@@ -248,17 +251,17 @@ make_clone (struct rng *rng, struct file *all, unsigned number)
     bytes = 512 * (1 + rng_below (rng, rng_below (rng, 4) == 0 ? 5000 : 50));
     all[i].bytes = bytes;
     sum += bytes;
-    json_array_append_new (files, entry_of (all[i].path,
-                                            strlen (all[i].path), bytes,
-                                            true));
+    json_array_append_new (files,
+                           entry_of (all[i].path, strlen (all[i].path), bytes,
+                                     true));
     for (j = 0; all[i].path[j] != '\0' && *all[i].path != '<'; ++j)
       if (all[i].path[j] == '/')
         add_tree (files, all[i].path, j + 1, bytes);
   }
-  return json_pack ("{s:s, s:I, s:o, s:[{s:s, s:i, s:I}], s:[], s:[]}",
-                    "name", name, "unique", (json_int_t) sum / 512, "files",
-                    files, "causes", "cause", "other files", "sibling", 0,
-                    "unique", (json_int_t) sum, "packages", "notes");
+  return json_pack ("{s:s, s:I, s:o, s:[{s:s, s:i, s:I}], s:[], s:[]}", "name",
+                    name, "unique", (json_int_t) sum / 512, "files", files,
+                    "causes", "cause", "other files", "sibling", 0, "unique",
+                    (json_int_t) sum, "packages", "notes");
 }
 
 static bool
@@ -313,11 +316,11 @@ check_places (const json_t *places, struct file *all, uint64_t sum)
   uint64_t rest = 0;
   size_t len, i, nr = 0;
 
-  for (len = 64; len-- > 1; )
+  for (len = 64; len-- > 1;)
     for (i = 0; i < NR_FILES; ++i)
       if (len <= strlen (all[i].path) &&
-          (*all[i].path == '<' ? all[i].path[len] == '\0' :
-           all[i].path[len - 1] == '/'))
+          (*all[i].path == '<' ? all[i].path[len] == '\0'
+                               : all[i].path[len - 1] == '/'))
         nr += take_place (places, all, all[i].path, len, least);
   for (i = 0; i < NR_FILES; ++i)
     if (!all[i].is_taken)
@@ -352,8 +355,8 @@ test_places (struct rng *rng)
     sum += all[i].bytes;
   document = json_pack ("{s:i, s:o}", "block_size", 512, "clones", clones);
   drift_view_why (view, document);
-  check_places (json_object_get (json_object_get (view, "why"), "places"),
-                all, sum);
+  check_places (json_object_get (json_object_get (view, "why"), "places"), all,
+                sum);
   if (json_array_size (json_object_get (view, "reasons")) != NR_CLONES)
     die ("SEED=%" PRIu64 ": a clone has no reasons", seed);
   json_decref (document);

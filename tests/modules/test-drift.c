@@ -31,13 +31,13 @@
 #include "models/lineage-history.h"
 
 #define LARGE_BLOCKS 6000
-#define ITEM_BYTES 72           /* about, per sorted block */
+#define ITEM_BYTES 72 /* about, per sorted block */
 
 static const struct {
   const char *name;
   lineage_weights weights;
 } mixtures[] = {
-/* clang-format off */
+  /* clang-format off */
   /*             cre wr zero tr flu snap cl rol des ren reb siz set dif att det */
   { "mixed",    { 2, 40, 4,  4,  1,  8, 12, 3,  6,  2,  4,  4,  3,  0,  0, 0 } },
   { "clones",   { 1, 40, 3,  3,  1,  6, 25, 2, 10,  1,  3,  3,  2,  0,  0, 0 } },
@@ -45,7 +45,7 @@ static const struct {
   { "rebase",   { 2, 40, 4,  4,  1,  8, 12, 2,  5,  1, 20,  4,  2,  0,  0, 0 } },
   { "rollback", { 1, 40, 3,  3,  1, 10, 10, 16, 5,  1,  5,  4,  2,  0,  0, 0 } },
   { "resize",   { 1, 40, 5,  5,  1,  6, 10, 4,  4,  1,  4, 20,  2,  0,  0, 0 } },
-/* clang-format on */
+  /* clang-format on */
 };
 #define NR_MIXTURES (sizeof mixtures / sizeof mixtures[0])
 
@@ -54,17 +54,17 @@ static struct {
   uint64_t families, unsure, clones, further, through_destroyed;
   uint64_t zero, golden_same, golden_moved, sibling, unique;
   uint64_t without_dedup, only_here, sets, freed_something;
-  uint64_t destroyed, merged;   /* golden images */
-  uint64_t large;               /* more than fits into the minimum of memory */
+  uint64_t destroyed, merged; /* golden images */
+  uint64_t large;             /* more than fits into the minimum of memory */
   uint64_t sightings, overlapping;
 } met;
 
 /* The settings of one round. */
 static struct {
-  const char *compress;         /* NULL: set at random */
-  const char *domain;           /* NULL: none */
+  const char *compress; /* NULL: set at random */
+  const char *domain;   /* NULL: none */
   uint32_t sector_bytes;
-  uint32_t block_size;          /* 0: any */
+  uint32_t block_size; /* 0: any */
   uint64_t max_blocks;
 } config;
 
@@ -243,7 +243,8 @@ right_merged (struct lineage *l, json_t *doc, char *why, size_t len)
     if (node == NULL ||
         json_number (c, "zero") + logical != node_blocks (node) ||
         json_number (c, "golden_same") + json_number (c, "golden_moved") +
-        json_number (c, "sibling") + json_number (c, "unique") != logical) {
+            json_number (c, "sibling") + json_number (c, "unique") !=
+          logical) {
       snprintf (why, len, "drift: the classes of %s do not add up", name);
       return false;
     }
@@ -329,7 +330,8 @@ right_goldens (struct lineage *l, json_t *result, char *why, size_t len)
   }
   if (are_by_name (goldens))
     return has_all (l, goldens, why, len);
-  snprintf (why, len, "drift: the golden images are not in the order of their "
+  snprintf (why, len,
+            "drift: the golden images are not in the order of their "
             "names");
   return false;
 }
@@ -363,9 +365,9 @@ compare_each (struct rng *rng)
         (has_family (&lineage, node) == 0 && !rng_percent (rng, 20)))
       continue;
     doc = drift (node_name (node, name), rng);
-    if (node->kind == NODE_SNAPSHOT ?
-        !right_document (&lineage, node, doc, why, sizeof why) :
-        !right_destroyed (&lineage, doc, why, sizeof why))
+    if (node->kind == NODE_SNAPSHOT
+          ? !right_document (&lineage, node, doc, why, sizeof why)
+          : !right_destroyed (&lineage, doc, why, sizeof why))
       die ("%s\n%s", why, json_dumps (doc, JSON_INDENT (1)));
     json_decref (doc);
   }
@@ -390,14 +392,14 @@ ask_set (struct promise *p, struct rng *rng)
   json_t *names = json_array (), *args, *result;
   const struct node *node;
 
-  for (p->nr = rng_between (rng, 1, MAX_SET); json_array_size (names) < p->nr;
-       ) {
+  for (p->nr = rng_between (rng, 1, MAX_SET);
+       json_array_size (names) < p->nr;) {
     node = lineage.nodes[rng_below (rng, lineage.nr_nodes)];
     if (node->kind == NODE_HIDDEN)
       continue;
     node_name (node, p->names[json_array_size (names)]);
-    json_array_append_new (names, json_string
-                           (p->names[json_array_size (names)]));
+    json_array_append_new (names,
+                           json_string (p->names[json_array_size (names)]));
   }
   args = json_pack ("{s:o}", "names", names);
   if (rng_percent (rng, 50))
@@ -418,8 +420,7 @@ ask_only_here (struct promise *p, struct rng *rng)
   bool found = json_array_size (goldens) > 0;
 
   if (found) {
-    doc = json_array_get (goldens, rng_below (rng,
-                                              json_array_size (goldens)));
+    doc = json_array_get (goldens, rng_below (rng, json_array_size (goldens)));
     doc = json_object_get (doc, "clones");
     clone = json_array_get (doc, rng_below (rng, json_array_size (doc)));
     snprintf (p->names[0], sizeof p->names[0], "%s",
@@ -439,9 +440,9 @@ compare_freed (struct rng *rng, unsigned nr)
   bool drained = rng_percent (rng, 50);
   unsigned i;
 
-  op_log_note (drained ?
-               "drain, compare what destroying gives back, close and open" :
-               "compare what destroying gives back, close and open");
+  op_log_note (drained
+                 ? "drain, compare what destroying gives back, close and open"
+                 : "compare what destroying gives back, close and open");
   if (drained)
     drain (pool);
   for (i = 0; i < nr; ++i)
@@ -469,11 +470,14 @@ pick_config (struct rng *rng)
   config.compress = codecs[rng_below (rng, 5)];
   config.domain = rng_percent (rng, 15) ? "tenant" : NULL;
   config.sector_bytes = 512 << rng_below (rng, 5);
-  config.block_size = kind < 45 ? 4096 : kind < 80 ?
-    4096 << rng_between (rng, 1, 4) : kind < 90 ?
-    4096 << rng_between (rng, 5, 8) : 0;
-  config.max_blocks = config.block_size > 65536 ? 10 :
-    config.block_size == 0 ? 40 : rng_percent (rng, 50) ? 20 : 150;
+  config.block_size = kind < 45 ? 4096
+    : kind < 80                 ? 4096 << rng_between (rng, 1, 4)
+    : kind < 90                 ? 4096 << rng_between (rng, 5, 8)
+                                : 0;
+  config.max_blocks = config.block_size > 65536 ? 10
+    : config.block_size == 0                    ? 40
+    : rng_percent (rng, 50)                     ? 20
+                                                : 150;
   if (history.nr % 16 == 5) {
     config.block_size = 4096;
     config.max_blocks = LARGE_BLOCKS;
@@ -485,9 +489,9 @@ pick_config (struct rng *rng)
 static uint64_t
 pick_size (struct rng *rng, uint32_t block_size)
 {
-  return rng_percent (rng, 50) ?
-    rng_between (rng, 1, config.max_blocks) * block_size :
-    rng_between (rng, 1, config.max_blocks * block_size / 512) * 512;
+  return rng_percent (rng, 50)
+    ? rng_between (rng, 1, config.max_blocks) * block_size
+    : rng_between (rng, 1, config.max_blocks * block_size / 512) * 512;
 }
 
 /* Adapt a random operation to this round.  False: leave it out. */
@@ -497,8 +501,8 @@ fit (struct op *op, struct rng *rng)
   struct node *node = lineage_find (&lineage, op->name);
 
   if (op->kind == OP_CREATE) {
-    op->block_size = config.block_size ?:
-      config.sector_bytes << rng_between (rng, 3, 5);
+    op->block_size = config.block_size
+      ?: config.sector_bytes << rng_between (rng, 3, 5);
     op->size = pick_size (rng, op->block_size);
   }
   else if (op->kind == OP_RESIZE && node)
@@ -512,13 +516,14 @@ fit (struct op *op, struct rng *rng)
 static int
 create (const struct op *op)
 {
-  json_t *result = engine_call (pool, "create", json_pack
-                                ("{s:s, s:I, s:i, s:s, s:s, s:s}", "name",
-                                 op->name, "size", (json_int_t) op->size,
-                                 "block-size", (int) op->block_size,
-                                 "compress", config.compress ?: "lz4",
-                                 "dedup", "on", "domain",
-                                 config.domain ?: "none"));
+  json_t *result = engine_call (pool, "create",
+                                json_pack ("{s:s, s:I, s:i, s:s, s:s, s:s}",
+                                           "name", op->name, "size",
+                                           (json_int_t) op->size, "block-size",
+                                           (int) op->block_size, "compress",
+                                           config.compress ?: "lz4", "dedup",
+                                           "on", "domain",
+                                           config.domain ?: "none"));
 
   json_decref (result);
   return result ? 0 : -1;
@@ -528,7 +533,7 @@ static int
 apply (const struct op *op)
 {
   return op->kind == OP_CREATE ? create (op)
-    : engine_apply (pool, &lineage, op);
+                               : engine_apply (pool, &lineage, op);
 }
 
 static bool
@@ -561,8 +566,8 @@ scatter_from (struct node *node, const struct node *from, uint64_t max,
     if (rng_percent (rng, 10))
       fill_compressible (op.data + b * bs, bs, rng_next (rng));
     else
-      memcpy (op.data + b * bs, from->data +
-              rng_below (rng, node_blocks (from)) * bs, bs);
+      memcpy (op.data + b * bs,
+              from->data + rng_below (rng, node_blocks (from)) * bs, bs);
   perform (&op);
   op_free (&op);
 }
@@ -571,8 +576,9 @@ static void
 scatter (struct rng *rng)
 {
   struct node *node = lineage.nodes[rng_below (rng, lineage.nr_nodes)];
-  struct node *from = rng_percent (rng, 40) ? node :
-    lineage.nodes[rng_below (rng, lineage.nr_nodes)];
+  struct node *from = rng_percent (rng, 40)
+    ? node
+    : lineage.nodes[rng_below (rng, lineage.nr_nodes)];
 
   if (node->kind == NODE_VOLUME)
     scatter_from (node, from, 40, rng);
@@ -600,16 +606,16 @@ fill (const struct op *create, struct rng *rng)
 
 /* The result of one call, and the states of the model that it may have seen. */
 struct sighting {
-  json_t *result;               /* owned */
-  unsigned first, last;         /* inclusive */
+  json_t *result;       /* owned */
+  unsigned first, last; /* inclusive */
 };
 
 static struct {
   struct lineage states[MAX_STATES];
-  unsigned max_states;          /* that fit into STATE_BYTES, at least 2 */
-  atomic_uint nr_states;        /* finished */
+  unsigned max_states;   /* that fit into STATE_BYTES, at least 2 */
+  atomic_uint nr_states; /* finished */
   atomic_bool stop;
-  struct sighting *sightings;   /* owned; the thread's until joined */
+  struct sighting *sightings; /* owned; the thread's until joined */
   unsigned nr;
 } meanwhile;
 
@@ -648,8 +654,8 @@ watch (void *arg)
     s.first = atomic_load (&meanwhile.nr_states) - 1;
     s.result = drift (NULL, &rng);
     s.last = atomic_load (&meanwhile.nr_states);
-    meanwhile.sightings = realloc (meanwhile.sightings, (meanwhile.nr + 1) *
-                                   sizeof s);
+    meanwhile.sightings = realloc (meanwhile.sightings,
+                                   (meanwhile.nr + 1) * sizeof s);
     if (meanwhile.sightings == NULL)
       die ("out of memory");
     /* Most calls fall between the same two operations: keep one of these. */
@@ -676,7 +682,8 @@ is_at_once (const struct op *op)
   case OP_WRITE:
   case OP_ZERO:
   case OP_TRIM:
-    return node && op->offset / node->block_size ==
+    return node &&
+      op->offset / node->block_size ==
       (op->offset + op->len - 1) / node->block_size;
   default:
     return true;
@@ -720,8 +727,8 @@ check_sighting (const struct sighting *s)
       break;
   if (i > s->last || i == nr)
     die ("drift while operations %u to %u of %u go on is true of no moment: "
-         "%s\n%s", s->first, s->last, nr, why,
-         json_dumps (s->result, JSON_INDENT (1)));
+         "%s\n%s",
+         s->first, s->last, nr, why, json_dumps (s->result, JSON_INDENT (1)));
   met.sightings++;
   met.overlapping += s->last > s->first + 1;
 }
@@ -777,11 +784,14 @@ check (void)
 static void
 make_large_family (struct rng *rng)
 {
-  struct op create = { .kind = OP_CREATE, .name = "a", .size = LARGE_BLOCKS *
-                       UINT64_C (4096), .block_size = 4096 };
+  struct op create = { .kind = OP_CREATE,
+                       .name = "a",
+                       .size = LARGE_BLOCKS * UINT64_C (4096),
+                       .block_size = 4096 };
   struct op snapshot = { .kind = OP_SNAPSHOT, .name = "a@s0" };
-  struct op clone = { .kind = OP_CLONE, .name = "a@s0", .other = "b",
-                      .count = 4, .start = 1 };
+  struct op clone = {
+    .kind = OP_CLONE, .name = "a@s0", .other = "b", .count = 4, .start = 1
+  };
   struct node *golden;
   char name[8];
   unsigned i;
@@ -807,11 +817,13 @@ run_history (struct rng *rng)
   struct op op;
 
   pick_config (rng);
-  lineage.max_named = config.max_blocks == LARGE_BLOCKS ? 8 : rng_between (rng, 6, 25);
+  lineage.max_named = config.max_blocks == LARGE_BLOCKS
+    ? 8
+    : rng_between (rng, 6, 25);
   lineage.max_blocks = config.max_blocks;
-  nr = config.block_size > 65536 || config.max_blocks == LARGE_BLOCKS ?
-    rng_between (rng, 20, 60) :
-    rng_between (rng, 30, 250);
+  nr = config.block_size > 65536 || config.max_blocks == LARGE_BLOCKS
+    ? rng_between (rng, 20, 60)
+    : rng_between (rng, 30, 250);
   op_log_clear ();
   make_pool (rng);
   if (config.max_blocks == LARGE_BLOCKS)
@@ -839,9 +851,9 @@ run_history (struct rng *rng)
   compare (rng);
   check ();
   printf ("round %u: %s, blocks of %u, sectors of %u, %s: %u operations, "
-          "%u nodes\n", history.nr, mixtures[m].name, config.block_size,
-          config.sector_bytes, config.compress ?: "any", op_log_nr (),
-          lineage.nr_nodes);
+          "%u nodes\n",
+          history.nr, mixtures[m].name, config.block_size, config.sector_bytes,
+          config.compress ?: "any", op_log_nr (), lineage.nr_nodes);
   fflush (stdout);
   close_pool (pool);
   lineage_free (&lineage);
@@ -852,20 +864,22 @@ run_history (struct rng *rng)
 static void
 check_met (unsigned rounds)
 {
-  printf ("%" PRIu64 " families (%" PRIu64 " more are open to doubt) with %"
-          PRIu64 " clones: %" PRIu64 " of clones, %" PRIu64 " of destroyed "
+  printf ("%" PRIu64 " families (%" PRIu64
+          " more are open to doubt) with %" PRIu64 " clones: %" PRIu64
+          " of clones, %" PRIu64 " of destroyed "
           "snapshots, %" PRIu64 " without dedup\nblocks: zero %" PRIu64
-          ", golden_same %" PRIu64 ", golden_moved %" PRIu64 ", sibling %"
-          PRIu64 ", unique %" PRIu64 "\ndestroyed golden images: %" PRIu64
-          ", %" PRIu64 " more had merged\ndestroyed on copies: %" PRIu64
-          " clones, %" PRIu64 " sets; %" PRIu64 " gave something back\n"
+          ", golden_same %" PRIu64 ", golden_moved %" PRIu64
+          ", sibling %" PRIu64 ", unique %" PRIu64
+          "\ndestroyed golden images: %" PRIu64 ", %" PRIu64
+          " more had merged\ndestroyed on copies: %" PRIu64 " clones, %" PRIu64
+          " sets; %" PRIu64 " gave something back\n"
           "%" PRIu64 " families had to be sorted in pieces; drift while "
           "others worked: %" PRIu64 " times, %" PRIu64 " of them really\n",
           met.families, met.unsure, met.clones, met.further,
-          met.through_destroyed, met.without_dedup, met.zero,
-          met.golden_same, met.golden_moved, met.sibling, met.unique,
-          met.destroyed, met.merged, met.only_here, met.sets,
-          met.freed_something, met.large, met.sightings, met.overlapping);
+          met.through_destroyed, met.without_dedup, met.zero, met.golden_same,
+          met.golden_moved, met.sibling, met.unique, met.destroyed, met.merged,
+          met.only_here, met.sets, met.freed_something, met.large,
+          met.sightings, met.overlapping);
   if (rounds < 100)
     return;
   if (met.unsure * 10 > met.families + met.unsure)
@@ -873,8 +887,9 @@ check_met (unsigned rounds)
   if (met.further == 0 || met.through_destroyed == 0 ||
       met.without_dedup == 0 || met.zero == 0 || met.golden_same == 0 ||
       met.golden_moved == 0 || met.sibling == 0 || met.unique == 0 ||
-      met.destroyed == 0 || met.merged == 0 || met.only_here == 0 || met.sets == 0 || met.freed_something == 0 ||
-      met.large == 0 || met.overlapping == 0)
+      met.destroyed == 0 || met.merged == 0 || met.only_here == 0 ||
+      met.sets == 0 || met.freed_something == 0 || met.large == 0 ||
+      met.overlapping == 0)
     die ("something was never met");
 }
 
@@ -885,8 +900,7 @@ is_late (time_t start)
   const char *rounds = getenv ("ROUNDS");
   time_t seconds = (time_t) number_from_environment ("DRIFT_SECONDS", 40);
 
-  return (rounds == NULL || rounds[0] == '\0') &&
-    time (NULL) - start > seconds;
+  return (rounds == NULL || rounds[0] == '\0') && time (NULL) - start > seconds;
 }
 
 int

@@ -36,7 +36,7 @@
 
 #define NR_SIZES 9
 #define PIECE 4096u
-#define UNIT (1u << 20)         /* the largest block size */
+#define UNIT (1u << 20) /* the largest block size */
 
 static const uint32_t all_sizes[NR_SIZES] = {
   4096, 8192, 16384, 32768, 65536, 131072, 262144, 524288, 1048576,
@@ -47,8 +47,11 @@ new_estimate (unsigned nr_sizes, const char *compress, uint64_t memory,
               bool exact)
 {
   const struct nbdedup_estimate_settings settings = {
-    .block_sizes = all_sizes, .nr_block_sizes = nr_sizes,
-    .sector_bytes = 512, .compress = compress, .memory_bytes = memory,
+    .block_sizes = all_sizes,
+    .nr_block_sizes = nr_sizes,
+    .sector_bytes = 512,
+    .compress = compress,
+    .memory_bytes = memory,
     .exact = exact,
   };
   struct nbdedup_estimate *e = nbdedup_estimate_new (&settings);
@@ -92,8 +95,8 @@ same (const char *what, uint64_t seed, uint32_t size, double found,
       double expected)
 {
   if (found != expected)
-    die ("image %d, blocks of %u: %s %.17g, expected %.17g", (int) seed,
-         size, what, found, expected);
+    die ("image %d, blocks of %u: %s %.17g, expected %.17g", (int) seed, size,
+         what, found, expected);
 }
 
 /*----------------------------------------------------------------------
@@ -101,7 +104,7 @@ same (const char *what, uint64_t seed, uint32_t size, double found,
  */
 
 struct image {
-  uint8_t *data;                /* padded to UNIT with zeroes */
+  uint8_t *data; /* padded to UNIT with zeroes */
   size_t len;
 };
 
@@ -121,9 +124,9 @@ make_image (uint64_t seed)
       run = nr - i;
     p = image.data + i * PIECE;
     switch (rng_below (&rng, 4)) {
-    case 0:                     /* zeroes */
+    case 0: /* zeroes */
       break;
-    case 1:                     /* an earlier piece, perhaps shifted */
+    case 1: /* an earlier piece, perhaps shifted */
       memmove (p, image.data + rng_below (&rng, i + 1) * PIECE, run * PIECE);
       break;
     case 2:
@@ -139,7 +142,7 @@ make_image (uint64_t seed)
   return image;
 }
 
-static uint32_t compared;       /* by compare_blocks: bytes */
+static uint32_t compared; /* by compare_blocks: bytes */
 
 static int
 compare_blocks (const void *a, const void *b)
@@ -203,20 +206,19 @@ check_row (const json_t *result, unsigned row, const struct truth *t,
   same ("block_size", seed, size, number (result, row, "block_size"), size);
   same ("blocks", seed, size, number (result, row, "blocks"), t->blocks);
   same ("zero", seed, size, number (result, row, "zero"), t->zero);
-  same ("distinct", seed, size, number (result, row, "distinct"),
-        t->distinct);
+  same ("distinct", seed, size, number (result, row, "distinct"), t->distinct);
   same ("stored_bytes", seed, size, number (result, row, "stored_bytes"),
         t->sectors * 512);
   if (t->distinct == 0) {
-    assert (json_is_null (json_object_get (json_array_get (result, row),
-                                           "dedup_ratio")));
+    assert (json_is_null (
+      json_object_get (json_array_get (result, row), "dedup_ratio")));
     return;
   }
   same ("dedup_ratio", seed, size, number (result, row, "dedup_ratio"),
         (double) (t->blocks - t->zero) / t->distinct);
   same ("dedup_error", seed, size, number (result, row, "dedup_error"), 0);
-  same ("compress_error", seed, size,
-        number (result, row, "compress_error"), 0);
+  same ("compress_error", seed, size, number (result, row, "compress_error"),
+        0);
   *nr_shared += t->blocks - t->zero - t->distinct;
 }
 
@@ -308,8 +310,9 @@ test_clone (uint64_t seed)
 {
   struct rng rng = rng_make (seed, 5);
   struct image images[2] = { make_image (seed) };
-  struct nbdedup_estimate *e =
-    new_estimate (NR_SIZES, "lz4", NBDEDUP_ESTIMATE_MEMORY_DEFAULT, true);
+  struct nbdedup_estimate *e = new_estimate (NR_SIZES, "lz4",
+                                             NBDEDUP_ESTIMATE_MEMORY_DEFAULT,
+                                             true);
   json_t *result;
   unsigned i;
   size_t off;
@@ -317,10 +320,12 @@ test_clone (uint64_t seed)
   images[1] = make_clone (&images[0], &rng);
   add_image (e, &images[0], &rng);
   for (off = 0; off < images[1].len; off += UNIT)
-    assert (nbdedup_estimate_add_clone
-            (e, images[1].data + off, images[0].data + off,
-             images[1].len - off < UNIT ? images[1].len - off : UNIT,
-             off) == 0);
+    assert (nbdedup_estimate_add_clone (e, images[1].data + off,
+                                        images[0].data + off,
+                                        images[1].len - off < UNIT
+                                          ? images[1].len - off
+                                          : UNIT,
+                                        off) == 0);
   nbdedup_estimate_image (e, images[1].len);
   result = result_of (e);
   for (i = 0; i < NR_SIZES; ++i) {
@@ -334,7 +339,7 @@ test_clone (uint64_t seed)
     same ("the others", seed, all_sizes[i],
           number (result, i, "blocks") - number (result, i, "zero"),
           first.blocks - first.zero +
-          own_blocks (&images[1], &images[0], all_sizes[i]));
+            own_blocks (&images[1], &images[0], all_sizes[i]));
   }
   json_decref (result);
   free (images[0].data);
@@ -430,8 +435,8 @@ score_check (const struct score *s, const char *what)
   const double mean = s->sum / s->nr, rms = sqrt (s->squares / s->nr);
 
   printf ("%s: %u estimates, %.1f %% within their error, "
-          "deviation in standard errors %+.3f on average, rms %.3f\n", what,
-          s->nr, 100 * share, mean, rms);
+          "deviation in standard errors %+.3f on average, rms %.3f\n",
+          what, s->nr, 100 * share, mean, rms);
   if (share < 0.95 - 3 * sqrt (0.95 * 0.05 / s->nr))
     die ("%s: the stated error is too small", what);
   if (rms < 1 - 3 / sqrt (2 * s->nr))
@@ -446,8 +451,9 @@ test_sampled_set (uint64_t seed, struct score *score)
 {
   struct rng rng = rng_make (seed, 4);
   const uint64_t nr = rng_between (&rng, 25000, 80000);
-  struct nbdedup_estimate *e =
-    new_estimate (1, "none", NBDEDUP_ESTIMATE_MEMORY_MIN, false);
+  struct nbdedup_estimate *e = new_estimate (1, "none",
+                                             NBDEDUP_ESTIMATE_MEMORY_MIN,
+                                             false);
   const uint64_t total = add_contents (e, seed, nr, false);
   json_t *result = result_of (e);
 
@@ -455,8 +461,9 @@ test_sampled_set (uint64_t seed, struct score *score)
   same ("zero", seed, PIECE, number (result, 0, "zero"), 0);
   score_add (score, number (result, 0, "distinct"),
              number (result, 0, "dedup_error") /
-             number (result, 0, "dedup_ratio") *
-             number (result, 0, "distinct"), nr);
+               number (result, 0, "dedup_ratio") *
+               number (result, 0, "distinct"),
+             nr);
   json_decref (result);
 }
 
@@ -465,8 +472,7 @@ test_sampled_set (uint64_t seed, struct score *score)
  */
 
 static void
-test_sample (uint64_t seed, uint64_t nr, uint64_t memory,
-             struct score *score)
+test_sample (uint64_t seed, uint64_t nr, uint64_t memory, struct score *score)
 {
   struct nbdedup_estimate *exact, *sampled;
   json_t *right, *found;
@@ -477,8 +483,7 @@ test_sample (uint64_t seed, uint64_t nr, uint64_t memory,
   sampled = new_estimate (1, "lz4", memory, false);
   add_contents (sampled, seed, nr, true);
   found = result_of (sampled);
-  same ("compress_error", seed, PIECE, number (right, 0, "compress_error"),
-        0);
+  same ("compress_error", seed, PIECE, number (right, 0, "compress_error"), 0);
   score_add (score, number (found, 0, "compress_ratio"),
              number (found, 0, "compress_error"),
              number (right, 0, "compress_ratio"));
@@ -493,8 +498,11 @@ static void
 test_larger_sample (void)
 {
   struct nbdedup_estimate_settings settings = {
-    .block_sizes = all_sizes, .nr_block_sizes = 1, .sector_bytes = 512,
-    .compress = "lz4", .memory_bytes = NBDEDUP_ESTIMATE_MEMORY_DEFAULT,
+    .block_sizes = all_sizes,
+    .nr_block_sizes = 1,
+    .sector_bytes = 512,
+    .compress = "lz4",
+    .memory_bytes = NBDEDUP_ESTIMATE_MEMORY_DEFAULT,
   };
   double error[3], ratio[3];
   struct nbdedup_estimate *e;
@@ -547,8 +555,7 @@ run_job (void *opaque)
 static json_t *
 run_threads (const struct image *image, uint64_t memory, bool exact)
 {
-  struct nbdedup_estimate *e =
-    new_estimate (NR_SIZES, "lz4", memory, exact);
+  struct nbdedup_estimate *e = new_estimate (NR_SIZES, "lz4", memory, exact);
   struct job jobs[NR_THREADS];
   pthread_t threads[NR_THREADS];
   unsigned i;
@@ -596,12 +603,14 @@ test_threads (void)
 /*----------------------------------------------------------------------*/
 
 static void
-refused (uint32_t size, uint32_t sector, const char *compress,
-         uint64_t memory)
+refused (uint32_t size, uint32_t sector, const char *compress, uint64_t memory)
 {
   const struct nbdedup_estimate_settings settings = {
-    .block_sizes = &size, .nr_block_sizes = size ? 1 : 0,
-    .sector_bytes = sector, .compress = compress, .memory_bytes = memory,
+    .block_sizes = &size,
+    .nr_block_sizes = size ? 1 : 0,
+    .sector_bytes = sector,
+    .compress = compress,
+    .memory_bytes = memory,
   };
 
   errno = 0;
@@ -641,8 +650,12 @@ test_refused (void)
   {
     const uint32_t sizes[] = { 65536, 4096, 65536 };
     const struct nbdedup_estimate_settings settings = {
-      .block_sizes = sizes, .nr_block_sizes = 3, .sector_bytes = 4096,
-      .compress = "zstd", .memory_bytes = 1 << 20, .exact = true,
+      .block_sizes = sizes,
+      .nr_block_sizes = 3,
+      .sector_bytes = 4096,
+      .compress = "zstd",
+      .memory_bytes = 1 << 20,
+      .exact = true,
     };
     json_t *result;
 

@@ -22,13 +22,13 @@
 
 #define LINES_MAX 4096
 
-static struct lock lock;        /* protects everything below */
+static struct lock lock; /* protects everything below */
 static char *lines[LINES_MAX];
 static unsigned nr_lines;
 
-static atomic_bool is_deaf;     /* log_event does not return */
-static atomic_uint nr_inside;   /* threads in log_event */
-static pthread_t logger;        /* of the last event */
+static atomic_bool is_deaf;   /* log_event does not return */
+static atomic_uint nr_inside; /* threads in log_event */
+static pthread_t logger;      /* of the last event */
 
 static void
 log_event (const struct nbdedup_event *event)
@@ -200,7 +200,7 @@ test_full (void)
   watch_look (pool, true);
   watch_look (pool, true);
   wait_for ("event=room", 1);
-  pool->watch->full_warn = 0;   /* anything is more */
+  pool->watch->full_warn = 0; /* anything is more */
   watch_look (pool, true);
   watch_look (pool, true);
   wait_for ("event=nearly-full", 1);
@@ -259,8 +259,8 @@ damages (void)
   size_t i;
 
   json_array_foreach (json_object_get (result, "history"), i, e)
-    if (strcmp (json_string_value (json_object_get (e, "event")),
-                "damage") == 0)
+    if (strcmp (json_string_value (json_object_get (e, "event")), "damage") ==
+        0)
       json_array_append (damaged, e);
   json_decref (result);
   return damaged;
@@ -330,16 +330,9 @@ int
 main (int argc, char *argv[])
 {
   static const struct engine_case cases[] = {
-    CASE (opened),
-    CASE (recovered),
-    CASE (deaf),
-    CASE (closed),
-    CASE (full),
-    CASE (slow_fold),
-    CASE (damaged_read),
-    CASE (many_places),
-    CASE (scrubs),
-    { NULL, NULL },
+    CASE (opened), CASE (recovered), CASE (deaf),         CASE (closed),
+    CASE (full),   CASE (slow_fold), CASE (damaged_read), CASE (many_places),
+    CASE (scrubs), { NULL, NULL },
   };
 
   lock_init (&lock);

@@ -27,7 +27,9 @@ expect_line (int line, json_t *event, const char *pool, const char *message,
              const char *expected)
 {
   const struct nbdedup_event e = {
-    .pool = pool, .message = message, .fields = event,
+    .pool = pool,
+    .message = message,
+    .fields = event,
   };
   char *text = nbdedup_event_line (&e);
 
@@ -46,8 +48,8 @@ expect_value (int line, const char *value, const char *expected)
   char text[256];
 
   snprintf (text, sizeof text, "event=set value=%s", expected);
-  (expect_line) (line, event_new ("set", "{s:o}", "value",
-                                  event_text (value)), NULL, "", text);
+  (expect_line) (line, event_new ("set", "{s:o}", "value", event_text (value)),
+                 NULL, "", text);
 }
 #define expect_value(...) expect_value (__LINE__, __VA_ARGS__)
 
@@ -65,7 +67,10 @@ test_quotes (void)
   expect_value ("\x1b[31mred\x7f", "\"\\u001b[31mred\\u007f\"");
   /* U+0085 is a newline, too; other letters stay. */
   expect_value ("next\xc2\x85line", "\"next\\u0085line\"");
-  expect_value ("stra\xc3\x9f" "e", "stra\xc3\x9f" "e");
+  expect_value ("stra\xc3\x9f"
+                "e",
+                "stra\xc3\x9f"
+                "e");
   expect_value ("\xc2\xb5", "\"\xc2\xb5\"");
   /* It is not UTF-8. */
   expect_value ("a\xff z", "\"a? z\"");
@@ -81,11 +86,9 @@ test_fields (void)
                "event=slow-fold pool=\"/srv/my pool\" seconds=3.500 pages=-7 "
                "yes=true message=\"it took \\\"long\\\"\"");
   expect_line (event_new ("destroy", "{s:[s, s], s:[{s:s, s:i}, {s:s, s:i}]}",
-                          "names", "a", "b@c",
-                          "places", "name", "v", "offset", 0,
-                          "name", "w", "offset", 4096),
-               "/p", "",
-               "event=destroy pool=/p names=a,b@c places=v:0,w:4096");
+                          "names", "a", "b@c", "places", "name", "v", "offset",
+                          0, "name", "w", "offset", 4096),
+               "/p", "", "event=destroy pool=/p names=a,b@c places=v:0,w:4096");
   /* No field, and no pool. */
   expect_line (event_new ("room", NULL), NULL, "", "event=room");
 }
@@ -113,7 +116,7 @@ test_askers (void)
   json_t *event;
 
   event_set_asker (&peer);
-  event_find_asker ();          /* no such user */
+  event_find_asker (); /* no such user */
   expect_line (event_new ("room", NULL), NULL, "",
                "event=room uid=1234567 pid=99");
   /* A process of another namespace has no number here. */
@@ -153,10 +156,9 @@ bind_socket (const char *path)
 static void
 test_entry (void)
 {
-  static const char expected[] =
-    "MESSAGE\n\5\0\0\0\0\0\0\0hello\n"
-    "VALUE\n\11\0\0\0\0\0\0\0two\nlines\n"
-    "EMPTY\n\0\0\0\0\0\0\0\0\n";
+  static const char expected[] = "MESSAGE\n\5\0\0\0\0\0\0\0hello\n"
+                                 "VALUE\n\11\0\0\0\0\0\0\0two\nlines\n"
+                                 "EMPTY\n\0\0\0\0\0\0\0\0\n";
   struct journald_entry *entry = journald_begin ();
   char buf[1000];
   int fd = bind_socket ("socket");

@@ -68,7 +68,7 @@ exists (const char *name)
 {
   WITH_LOCK (&pool->admin);
   return (strchr (name, '@') ? volumes_find_snapshot (pool->volumes, name)
-          : volumes_find (pool->volumes, name)) != NULL;
+                             : volumes_find (pool->volumes, name)) != NULL;
 }
 
 static void
@@ -79,10 +79,11 @@ test_commands (void)
 
   start (1);
   snapshot ("v@a");
-  run ("clone", json_pack ("{s:s, s:s, s:i}", "snapshot", "v@a", "name", "c",
-                           "count", 2));
-  run ("destroy", json_pack ("{s:[s, s], s:b}", "names", "c1", "c2",
-                             "recursive", 1));
+  run ("clone",
+       json_pack ("{s:s, s:s, s:i}", "snapshot", "v@a", "name", "c", "count",
+                  2));
+  run ("destroy",
+       json_pack ("{s:[s, s], s:b}", "names", "c1", "c2", "recursive", 1));
   /* What fails, or changes nothing, is no event. */
   expect (nbdedup_call (pool, "snapshot", NULL) == NULL);
   json_decref (call ("list", NULL));
@@ -132,7 +133,7 @@ test_failed (void)
   txg_set_event (&event);
   expect (txg_run (pool->txg, fail_after_a_change, NULL, NULL) == -1);
   expect (!event.taken && count ("set", NULL, NULL) == 0);
-  settle ();                    /* without a function of its own */
+  settle (); /* without a function of its own */
   expect (!event.taken && count ("set", NULL, NULL) == 0);
   must (txg_run (pool->txg, put_property, NULL, NULL));
   expect (event.taken && count ("set", NULL, NULL) == 1);
@@ -239,8 +240,9 @@ do_destroy (void)
 static void
 do_set (void)
 {
-  run ("set", json_pack ("{s:s, s:s, s:s}", "property", "compress", "value",
-                         "zstd", "name", "v"));
+  run ("set",
+       json_pack ("{s:s, s:s, s:s}", "property", "compress", "value", "zstd",
+                  "name", "v"));
 }
 
 /* Kill a process at each sync of the command: after that, the history has the
@@ -295,8 +297,9 @@ test_killed_before_the_event (void)
   for (nth = 1; killed; ++nth) {
     killed = crashes_at_sync (nth, do_open, do_set);
     open_and_attach ();
-    value = call ("get", json_pack ("{s:s, s:s}", "property", "compress",
-                                    "name", "v"));
+    value = call ("get",
+                  json_pack ("{s:s, s:s}", "property", "compress", "name",
+                             "v"));
     is_set = has_text (json_object_get (value, "properties"), "compress",
                        "zstd");
     json_decref (value);
@@ -524,8 +527,10 @@ put_some (void *arg, struct meta_conn *c, struct meta_state *state)
   (void) arg;
   (void) state;
   for (i = 0; i < SOME; ++i) {
-    snprintf (text, sizeof text, "{\"time\":%u,\"event\":\"room\",\"x\":"
-              "\"%0100u\"}", i, i);
+    snprintf (text, sizeof text,
+              "{\"time\":%u,\"event\":\"room\",\"x\":"
+              "\"%0100u\"}",
+              i, i);
     must (meta_event_put (c, i, text));
   }
   return 0;
@@ -582,7 +587,7 @@ test_damaged_page (void)
   start_sample (make_events);
   page = some_page ("event", PAGE_BOTTOM);
   if (page == 0)
-    return;                     /* without dbstat it is not known */
+    return; /* without dbstat it is not known */
   begin ();
   damage_page (page);
   open_read_only ();

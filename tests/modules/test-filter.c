@@ -181,9 +181,9 @@ test_grows (void)
   start (2);
   make_filter (1);
   first = filter_bytes_now ();
-  run ("create", json_pack ("{s:s, s:I, s:i}", "name", "large", "size",
-                            (json_int_t) (nr * BLOCK), "block-size",
-                            (int) BLOCK));
+  run ("create",
+       json_pack ("{s:s, s:I, s:i}", "name", "large", "size",
+                  (json_int_t) (nr * BLOCK), "block-size", (int) BLOCK));
   v = open_volume ("large");
   for (i = 0; i < nr; ++i) {
     fill (buf, content + i);

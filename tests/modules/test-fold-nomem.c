@@ -30,10 +30,10 @@ extern void *__libc_calloc (size_t nr, size_t len);
 extern void *__libc_realloc (void *p, size_t len);
 
 static pthread_t folder;
-static atomic_long countdown;   /* to the request that fails; 0: none */
+static atomic_long countdown; /* to the request that fails; 0: none */
 static atomic_bool has_failed;
-static atomic_bool lasting;     /* and all that follow fail */
-static atomic_bool only_ours;   /* SQLite does not call calloc */
+static atomic_bool lasting;   /* and all that follow fail */
+static atomic_bool only_ours; /* SQLite does not call calloc */
 
 static bool
 fails (void)
@@ -96,8 +96,8 @@ copy_records (uint64_t nth)
   struct verifier v;
 
   must (verifier_init (&v, pool));
-  expect (copier_copy (pool, &v, address_of (nth % 100 * 16 + 200),
-                       &bytes) == 1);
+  expect (copier_copy (pool, &v, address_of (nth % 100 * 16 + 200), &bytes) ==
+          1);
   expect (copier_copy (pool, &v, address_of (0), &bytes) == 1);
   verifier_free (&v);
 }
@@ -167,7 +167,7 @@ fold_without_memory (uint64_t nth)
   struct job job;
   unsigned ms;
 
-  close_pool ();                /* no statement is prepared */
+  close_pool (); /* no statement is prepared */
   open_and_attach ();
   must (txg_run (pool->txg, who_folds, NULL, NULL));
   write_all_kinds (nth);
@@ -232,7 +232,7 @@ test_trim (void)
 {
   start (1);
   write_block (0, 1);
-  close_pool ();                /* the journal's buffer has no memory */
+  close_pool (); /* the journal's buffer has no memory */
   open_and_attach ();
   write_block (0, 2);
   folder = pthread_self ();
@@ -248,11 +248,7 @@ test_trim (void)
 }
 
 static const struct engine_case cases[] = {
-  CASE (fold),
-  CASE (opened_again),
-  CASE (lasting),
-  CASE (trim),
-  { NULL, NULL },
+  CASE (fold), CASE (opened_again), CASE (lasting), CASE (trim), { NULL, NULL },
 };
 
 /* test-fold-nomem [NAME...] */

@@ -24,7 +24,7 @@
 
 static uint64_t seed;
 
-#define fatal(fmt, ...)                                         \
+#define fatal(fmt, ...)                                                        \
   die ("SEED=%" PRIu64 " line %d: " fmt, seed, __LINE__, ##__VA_ARGS__)
 
 /* From 'low' to 'high'. */
@@ -53,7 +53,10 @@ rng_normal (struct rng *rng)
 enum shape { LINEAR, SATURATING, STEP, STAIRS, NR_SHAPES };
 
 static const char *const shapes[] = {
-  "linear", "saturating", "step", "stairs",
+  "linear",
+  "saturating",
+  "step",
+  "stairs",
 };
 
 struct truth {
@@ -85,12 +88,13 @@ make_truth (struct rng *rng, enum shape shape)
   const double base = rng_real (rng, 50, 5000) * (1 << 20);
 
   return (struct truth) {
-    .shape = shape, .base = base,
+    .shape = shape,
+    .base = base,
     .slope = base * rng_real (rng, shape == SATURATING ? 0.2 : -0.4, 4),
     .tau = rng_real (rng, 0.15, 0.8),
     .step = base * rng_real (rng, 0.2, 1),
     .step_at = shape == STAIRS ? rng_real (rng, 0.03, 0.08)
-      : rng_real (rng, 0.15, 0.85),
+                               : rng_real (rng, 0.15, 0.85),
     .noise = rng_real (rng, 0, 0.02),
   };
 }
@@ -110,8 +114,8 @@ sample (struct rng *rng, const struct truth *t, unsigned days,
     fatal ("the default of drift-keep");
   for (i = 0; i < nr; ++i)
     s[i] = (struct retention_sample) {
-      .id = i, .time = (uint64_t) (START + i * HOUR +
-                                   rng_real (rng, 0, HOUR / 2)),
+      .id = i,
+      .time = (uint64_t) (START + i * HOUR + rng_real (rng, 0, HOUR / 2)),
     };
   retention_apply (&policy, s[nr - 1].time, s, nr);
   *points = xcalloc (nr, sizeof **points);
@@ -164,12 +168,11 @@ back_test (enum shape shape, unsigned days, struct score *score)
     if (!forecast_at (f, ahead * days * DAY * 0.99, &v))
       fatal ("%s, %u days: no value", shapes[shape], days);
     if (v.low > v.value || v.value > v.high)
-      fatal ("%s, %u days: an interval without its value", shapes[shape],
-             days);
+      fatal ("%s, %u days: an interval without its value", shapes[shape], days);
     error = fabs (v.value - truth) / truth;
     if (error > 0.1)
-      fatal ("%s, %u days: %.3g instead of %.3g after %.2f: %s",
-             shapes[shape], days, v.value, truth, ahead, forecast_method (f));
+      fatal ("%s, %u days: %.3g instead of %.3g after %.2f: %s", shapes[shape],
+             days, v.value, truth, ahead, forecast_method (f));
     score->nr++;
     score->inside += v.low <= truth && truth <= v.high;
     score->sum += error;
@@ -274,9 +277,8 @@ forecast_line (size_t nr, double step_s, double value, double rise,
 
   /* Any order will do. */
   for (i = 0; i < nr; ++i)
-    p[nr - 1 - i] = (struct forecast_point) {
-      START + i * step_s, value + i * rise
-    };
+    p[nr - 1 - i] = (struct forecast_point) { START + i * step_s,
+                                              value + i * rise };
   f = forecast_new (p, nr, least, most);
   if (f == NULL)
     fatal ("no memory");
@@ -306,9 +308,9 @@ test_too_few (void)
 
   expect_none (0, 0);
   expect_none (1, 0);
-  expect_none (50, 0);                          /* one moment */
+  expect_none (50, 0); /* one moment */
   expect_none (7, 10 * DAY);
-  expect_none (100, HOUR);                      /* four days */
+  expect_none (100, HOUR); /* four days */
   for (i = 0; i < 100; ++i)
     lately[i] = (struct forecast_point) { START + i * HOUR, (double) i };
   lately[100] = (struct forecast_point) { START - 365 * DAY, 0 };
@@ -323,7 +325,8 @@ static void
 test_gaps (void)
 {
   static const double days[][8] = {
-    { 0, 3, 6, 9, 12, 43, 74, 105 }, { 0, 3, 6, 9, 12, 15, 18, 110 },
+    { 0, 3, 6, 9, 12, 43, 74, 105 },
+    { 0, 3, 6, 9, 12, 15, 18, 110 },
   };
   struct forecast_point p[8];
   struct forecast_value v;

@@ -30,7 +30,7 @@
 #include "space/space.h"
 
 #define NR_CLONES 4u
-#define NR_BLOCKS 700u          /* several leaves, the last one cut */
+#define NR_BLOCKS 700u /* several leaves, the last one cut */
 #define NR_CONTENTS 900u
 #define BLOCK_MAX 16384u
 
@@ -39,11 +39,11 @@ static char directory[PATH_MAX];
 static struct rng rng;
 static uint64_t seed;
 static uint32_t block_size;
-static unsigned met[5];         /* blocks of each class */
+static unsigned met[5]; /* blocks of each class */
 
 /* Volume 0 is the golden image's.  Content 0 is zeroes. */
 static uint32_t content[NR_CLONES + 1][NR_BLOCKS];
-static uint32_t golden[NR_BLOCKS];      /* its snapshot's */
+static uint32_t golden[NR_BLOCKS]; /* its snapshot's */
 
 static const char *
 clone_name (unsigned i)
@@ -71,16 +71,17 @@ write_block (struct nbdedup_volume *v, unsigned i, unsigned block, uint32_t id)
   uint8_t buf[BLOCK_MAX];
 
   fill_block (buf, id);
-  must (nbdedup_volume_write (v, buf, block_size,
-                              (uint64_t) block * block_size));
+  must (
+    nbdedup_volume_write (v, buf, block_size, (uint64_t) block * block_size));
   content[i][block] = id;
 }
 
 static void
 resize (unsigned i, unsigned blocks)
 {
-  run ("resize", json_pack ("{s:s,s:I,s:b}", "name", clone_name (i), "size",
-                            (json_int_t) blocks * block_size, "shrink", 1));
+  run ("resize",
+       json_pack ("{s:s,s:I,s:b}", "name", clone_name (i), "size",
+                  (json_int_t) blocks * block_size, "shrink", 1));
 }
 
 /* Shrink a clone and grow it again: what was behind its end is zeroes. */
@@ -104,8 +105,10 @@ write_some (unsigned i, unsigned percent, uint32_t first)
 
   for (block = 0; block < NR_BLOCKS; ++block)
     if (rng_percent (&rng, percent))
-      write_block (v, i, block, rng_percent (&rng, 5) ? 0
-                   : first + rng_below (&rng, NR_CONTENTS));
+      write_block (v, i, block,
+                   rng_percent (&rng, 5)
+                     ? 0
+                     : first + rng_below (&rng, NR_CONTENTS));
   must (nbdedup_volume_flush (v));
   nbdedup_volume_close (v);
 }
@@ -123,19 +126,22 @@ make_volumes (void)
   char name[64];
   unsigned i;
 
-  run ("create", json_pack ("{s:s,s:I,s:i}", "name", "golden", "size",
-                            (json_int_t) NR_BLOCKS * block_size - 512,
-                            "block-size", (int) block_size));
+  run ("create",
+       json_pack ("{s:s,s:I,s:i}", "name", "golden", "size",
+                  (json_int_t) NR_BLOCKS * block_size - 512, "block-size",
+                  (int) block_size));
   memset (content, 0, sizeof content);
-  run ("resize", json_pack ("{s:s,s:I}", "name", "golden", "size",
-                            (json_int_t) NR_BLOCKS * block_size));
+  run ("resize",
+       json_pack ("{s:s,s:I}", "name", "golden", "size",
+                  (json_int_t) NR_BLOCKS * block_size));
   write_some (0, 60, 1);
   run ("snapshot", json_pack ("{s:s}", "name", "golden@v1"));
   memcpy (golden, content[0], sizeof golden);
   for (i = 1; i <= NR_CLONES; ++i) {
     memcpy (content[i], content[0], sizeof content[0]);
-    run ("clone", json_pack ("{s:s,s:s}", "snapshot", "golden@v1", "name",
-                             clone_name (i)));
+    run ("clone",
+         json_pack ("{s:s,s:s}", "snapshot", "golden@v1", "name",
+                    clone_name (i)));
     write_some (i, rng_between (&rng, 0, 30), 1 + rng_below (&rng, 900));
     if (i == 3)
       cut (i, rng_between (&rng, 1, NR_BLOCKS));
@@ -205,7 +211,7 @@ model_class (const struct moment *m, unsigned clone, unsigned block)
 }
 
 struct found {
-  int class[NR_BLOCKS];         /* -1: in no run */
+  int class[NR_BLOCKS]; /* -1: in no run */
   uint64_t next;
 };
 
@@ -247,8 +253,8 @@ check_classes (struct nbdedup_frozen *frozen, const struct moment *m,
     if (found.class[block] != class &&
         !(found.class[block] == -1 && class == NBDEDUP_GOLDEN_SAME) &&
         !(found.class[block] == NBDEDUP_ZERO && class == -1))
-      die ("SEED=%" PRIu64 " clone %u block %u: class %d, not %d", seed,
-           clone, block, found.class[block], class);
+      die ("SEED=%" PRIu64 " clone %u block %u: class %d, not %d", seed, clone,
+           block, found.class[block], class);
   }
   if (number (figures, "golden_same") != (json_int_t) nr[0] ||
       number (figures, "golden_moved") != (json_int_t) nr[1] ||
@@ -297,13 +303,13 @@ check_golden (struct nbdedup_frozen *frozen, const struct moment *m)
 
   for (block = 0; block < NR_BLOCKS; ++block)
     found.class[block] = -1;
-  must (nbdedup_frozen_runs (frozen, NBDEDUP_FROZEN_GOLDEN, &size, on_run,
-                             &found));
+  must (
+    nbdedup_frozen_runs (frozen, NBDEDUP_FROZEN_GOLDEN, &size, on_run, &found));
   if (size != (uint64_t) NR_BLOCKS * block_size)
     die ("SEED=%" PRIu64 ": the golden image's size is %" PRIu64, seed, size);
   for (block = 0; block < NR_BLOCKS; ++block)
-    if (found.class[block] != (m->content[0][block] == 0 ? -1
-                               : NBDEDUP_GOLDEN_SAME))
+    if (found.class[block] !=
+        (m->content[0][block] == 0 ? -1 : NBDEDUP_GOLDEN_SAME))
       die ("SEED=%" PRIu64 " golden image block %u: class %d", seed, block,
            found.class[block]);
   check_content (frozen, m, 0);
@@ -326,7 +332,7 @@ check_moment (struct nbdedup_client *client, bool churning)
       errno != EINVAL)
     die ("a golden image before its document");
   if (churning) {
-    run ("list", NULL);         /* a server has opened its view by then */
+    run ("list", NULL); /* a server has opened its view by then */
     churn ();
   }
   document = nbdedup_frozen_next (frozen, NULL, NULL);
@@ -334,13 +340,14 @@ check_moment (struct nbdedup_client *client, bool churning)
     die ("frozen_next: %s", nbdedup_error ());
   if (churning) {
     churn ();
-    check_pool ();              /* records that are kept are no error */
+    check_pool (); /* records that are kept are no error */
   }
   check_golden (frozen, &m);
   for (i = 1; i <= NR_CLONES; ++i) {
     check_content (frozen, &m, i);
-    check_classes (frozen, &m, i, json_array_get
-                   (json_object_get (document, "clones"), i - 1));
+    check_classes (frozen, &m, i,
+                   json_array_get (json_object_get (document, "clones"),
+                                   i - 1));
   }
   json_decref (document);
   end = nbdedup_frozen_next (frozen, NULL, NULL);
@@ -410,11 +417,12 @@ test_destroyed (void)
   memcpy (m.content, content, sizeof content);
   memcpy (m.content[0], golden, sizeof golden);
   open_pool (NBDEDUP_OPEN_SERVER);
-  run ("destroy", json_pack ("{s:[s,s],s:b}", "names", "golden", "golden@v1",
-                             "force", 1));
+  run ("destroy",
+       json_pack ("{s:[s,s],s:b}", "names", "golden", "golden@v1", "force", 1));
   check_destroyed (&m, false);
-  run ("destroy", json_pack ("{s:[s,s,s],s:b,s:b}", "names", "clone2",
-                             "clone3", "clone4", "recursive", 1, "wait", 1));
+  run ("destroy",
+       json_pack ("{s:[s,s,s],s:b,s:b}", "names", "clone2", "clone3", "clone4",
+                  "recursive", 1, "wait", 1));
   fold ();
   memcpy (m.content[0], content[1], sizeof content[1]);
   check_destroyed (&m, true);
@@ -476,8 +484,7 @@ test_gives_way (void)
       strstr (nbdedup_error (), "gave way to writes") == NULL)
     die ("the reader did not give way: %s", nbdedup_error ());
   frozen_close (frozen);
-  run ("set", json_pack ("{s:s,s:s}", "property", "max-size", "value",
-                         "none"));
+  run ("set", json_pack ("{s:s,s:s}", "property", "max-size", "value", "none"));
   check_pool ();
 }
 

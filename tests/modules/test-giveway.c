@@ -80,10 +80,10 @@ write_some (unsigned nr)
 }
 
 struct during {
-  unsigned nr_calls;            /* of the callback */
-  unsigned max_folds;           /* folds to make, unless told to stop */
+  unsigned nr_calls;  /* of the callback */
+  unsigned max_folds; /* folds to make, unless told to stop */
   bool interrupt;
-  const char *command;          /* or NULL */
+  const char *command; /* or NULL */
 };
 
 static int
@@ -151,12 +151,12 @@ make_volumes (void)
   uint8_t buf[BLOCK];
   unsigned i;
 
-  run ("create", json_pack ("{s:s,s:i,s:i}", "name", "golden", "size",
-                            (int) (16384 * BLOCK), "block-size",
-                            (int) BLOCK));
-  run ("create", json_pack ("{s:s,s:i,s:i}", "name", "other", "size",
-                            (int) (NR_BLOCKS * BLOCK), "block-size",
-                            (int) BLOCK));
+  run ("create",
+       json_pack ("{s:s,s:i,s:i}", "name", "golden", "size",
+                  (int) (16384 * BLOCK), "block-size", (int) BLOCK));
+  run ("create",
+       json_pack ("{s:s,s:i,s:i}", "name", "other", "size",
+                  (int) (NR_BLOCKS * BLOCK), "block-size", (int) BLOCK));
   v = open_volume ("golden");
   memset (buf, 0, sizeof buf);
   for (i = 1; i <= 16384; ++i) {
@@ -166,8 +166,8 @@ make_volumes (void)
   must (nbdedup_volume_flush (v));
   nbdedup_volume_close (v);
   run ("snapshot", json_pack ("{s:s}", "name", "golden@v1"));
-  run ("clone", json_pack ("{s:s,s:s}", "snapshot", "golden@v1", "name",
-                           "clone"));
+  run ("clone",
+       json_pack ("{s:s,s:s}", "snapshot", "golden@v1", "name", "clone"));
   v = open_volume ("clone");
   must (nbdedup_volume_write (v, "clone", 5, 0));
   must (nbdedup_volume_flush (v));

@@ -30,7 +30,7 @@ static uint8_t pattern[PATTERN_LEN];
 static const struct {
   int id;
   const char *name;
-  const char *empty, *abc;      /* digests in hex */
+  const char *empty, *abc; /* digests in hex */
   const char *of_pattern, *in_domain;
 } known[] = {
   { HASH_SHA256, "sha256",
@@ -56,8 +56,8 @@ static const struct {
 #ifdef HAVE_BLAKE3
   { HASH_BLAKE3, "blake3",
     "af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262",
-    "6437b3ac38465133ffb63b75273a8db548c558465d79db03fd359c6cd5bd9d85",
-    NULL, NULL },
+    "6437b3ac38465133ffb63b75273a8db548c558465d79db03fd359c6cd5bd9d85", NULL,
+    NULL },
 #endif
   { HASH_GMAC, "gmac",
     "70e51bead561580b1d926ec867bde67096e2e2e63c4f0e62ad033cc94f971af9",
@@ -137,7 +137,7 @@ test_known_answers (void)
     h = hasher_new (known[i].id, &key);
     assert (h != NULL);
     check_all (h, i);
-    check_all (h, i);           /* nothing is left over from the first */
+    check_all (h, i); /* nothing is left over from the first */
     test_domains (h);
     hasher_free (h);
   }
@@ -194,7 +194,9 @@ static void
 test_key_texts (void)
 {
   static const char *const bad[] = {
-    "", "00", "zz",
+    "",
+    "00",
+    "zz",
     "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1",
     "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f0",
     "000102030405060708090A0b0c0d0e0f101112131415161718191a1b1c1d1e1f",
@@ -204,7 +206,8 @@ test_key_texts (void)
   size_t i;
 
   hash_key_format (&key, text);
-  assert (strcmp (text, "000102030405060708090a0b0c0d0e0f"
+  assert (strcmp (text,
+                  "000102030405060708090a0b0c0d0e0f"
                   "101112131415161718191a1b1c1d1e1f") == 0);
   assert (hash_key_parse (text, &read) && read.known);
   assert (memcmp (read.b, key.b, HASH_KEY_LEN) == 0);
@@ -251,8 +254,8 @@ test_names (void)
     errno = 0;
     assert (hash_by_name (bad[i]) == -1);
     assert (errno == EINVAL);
-    assert (strstr (nbdedup_error (), "sha256, sha512-256, blake2b512, ")
-            != NULL);
+    assert (strstr (nbdedup_error (), "sha256, sha512-256, blake2b512, ") !=
+            NULL);
     assert (strstr (nbdedup_error (), "auto") != NULL);
   }
 
@@ -307,8 +310,7 @@ test_threads (void)
 
   for (i = 0; i < 2 * NR_KNOWN; ++i) {
     which[i] = i % NR_KNOWN;
-    assert (pthread_create (&threads[i], NULL, hash_in_thread,
-                            &which[i]) == 0);
+    assert (pthread_create (&threads[i], NULL, hash_in_thread, &which[i]) == 0);
   }
   for (i = 0; i < 2 * NR_KNOWN; ++i)
     assert (pthread_join (threads[i], NULL) == 0);
@@ -323,8 +325,8 @@ test_bench (void)
 
   for (i = 0; i < NR_KNOWN; ++i) {
     ns = ns_decompress = -1;
-    assert (nbdedup_bench (known[i].name, 4096, i % 2, &ns,
-                           &ns_decompress) == 0);
+    assert (nbdedup_bench (known[i].name, 4096, i % 2, &ns, &ns_decompress) ==
+            0);
     assert (ns > 0 && ns_decompress == 0);
   }
   assert (nbdedup_bench ("md5", 4096, true, &ns, &ns_decompress) == -1);

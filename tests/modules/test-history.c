@@ -38,7 +38,8 @@ newest (uint64_t after, const char *names, json_int_t *next)
 {
   json_t *result = try ("drift-history",
                         json_pack ("{s:b, s:I}", "newest", 1, "after",
-                                   (json_int_t) after), 0);
+                                   (json_int_t) after),
+                        0);
   json_t *samples = json_incref (json_object_get (result, "samples")), *s;
   json_t *more = json_object_get (result, "next");
   char found[200] = "";
@@ -46,8 +47,8 @@ newest (uint64_t after, const char *names, json_int_t *next)
 
   json_array_foreach (samples, i, s)
     len += (size_t) snprintf (found + len, sizeof found - len, "%s ",
-                              json_string_value (json_object_get (s,
-                                                                  "golden")));
+                              json_string_value (
+                                json_object_get (s, "golden")));
   if (strcmp (found, names) != 0)
     fatal ("the newest samples are of %s, expected %s", found, names);
   if ((more != NULL) != (next != NULL))
@@ -141,10 +142,10 @@ test_record (void)
   make_golden ("silver", 2);
   run ("snapshot", json_pack ("{s:s}", "name", "gold@v1"));
   run ("snapshot", json_pack ("{s:s}", "name", "silver@v1"));
-  run ("clone", json_pack ("{s:s, s:s, s:i}", "snapshot", "gold@v1", "name",
-                           "g", "count", 3));
-  run ("clone", json_pack ("{s:s, s:s}", "snapshot", "silver@v1", "name",
-                           "s"));
+  run ("clone",
+       json_pack ("{s:s, s:s, s:i}", "snapshot", "gold@v1", "name", "g",
+                  "count", 3));
+  run ("clone", json_pack ("{s:s, s:s}", "snapshot", "silver@v1", "name", "s"));
   /* drift records only on request. */
   plain = try ("drift", json_pack ("{s:s}", "name", "gold@v1"), 0);
   expect_samples (NULL, 0);
@@ -195,13 +196,13 @@ stop_at_once (void *opaque, uint64_t done, uint64_t total)
 static void
 test_interrupted (void)
 {
-  if (history_drift (pool, (struct drift_golden) { NULL, 0 }, 0, true,
-                     NULL, stop_at_once, NULL) != NULL ||
+  if (history_drift (pool, (struct drift_golden) { NULL, 0 }, 0, true, NULL,
+                     stop_at_once, NULL) != NULL ||
       errno != EINTR)
     fatal ("drift was not interrupted");
   if (history_get (pool, NULL, 0, stop_at_once, NULL) != NULL ||
-      errno != EINTR ||
-      history_newest (pool, 0, stop_at_once, NULL) != NULL || errno != EINTR)
+      errno != EINTR || history_newest (pool, 0, stop_at_once, NULL) != NULL ||
+      errno != EINTR)
     fatal ("drift-history was not interrupted");
   expect_samples (NULL, 3);
 }
@@ -223,8 +224,8 @@ test_names (void)
     fatal ("the newest sample is not the last one of the history");
   json_decref (last);
   json_decref (samples);
-  try ("drift-history", json_pack ("{s:b, s:s}", "newest", 1, "name",
-                                   "brass@v1"), EINVAL);
+  try ("drift-history",
+       json_pack ("{s:b, s:s}", "newest", 1, "name", "brass@v1"), EINVAL);
   try ("drift-history", json_pack ("{s:s}", "name", "iron@v1"), ENOENT);
   json_decref (record ("brass@v1"));
   /* Another golden image takes the old name. */
@@ -237,10 +238,12 @@ test_names (void)
   /* A snapshot without clones is no golden image. */
   json_decref (newest (0, "brass@v1 silver@v1 ", NULL));
 
-  run ("destroy", json_pack ("{s:s, s:b, s:b, s:b}", "name", "gold",
-                             "recursive", 1, "force", 1, "wait", 1));
-  run ("destroy", json_pack ("{s:s, s:b, s:b, s:b}", "name", "brass",
-                             "recursive", 1, "force", 1, "wait", 1));
+  run ("destroy",
+       json_pack ("{s:s, s:b, s:b, s:b}", "name", "gold", "recursive", 1,
+                  "force", 1, "wait", 1));
+  run ("destroy",
+       json_pack ("{s:s, s:b, s:b, s:b}", "name", "brass", "recursive", 1,
+                  "force", 1, "wait", 1));
   /* No clone remembers the second gold, so its name is looked up in the
    * documents, of which two are of brass.  Clones remember brass.
    */
@@ -277,16 +280,18 @@ test_thinned (void)
   const char *keep;
 
   value = try ("get", json_pack ("{s:s}", "property", "drift-keep"), 0);
-  keep = json_string_value (json_object_get (
-                              json_object_get (value, "properties"),
-                              "drift-keep"));
+  keep = json_string_value (
+    json_object_get (json_object_get (value, "properties"), "drift-keep"));
   if (strcmp (keep, RETENTION_DEFAULT))
     fatal ("drift-keep is not the default");
   json_decref (value);
-  try ("set", json_pack ("{s:s, s:s}", "property", "drift-keep", "value",
-                         "all:1d,hourly:1d"), EINVAL);
-  run ("set", json_pack ("{s:s, s:s}", "property", "drift-keep", "value",
-                         "all:12h,hourly:2d,daily:5d"));
+  try ("set",
+       json_pack ("{s:s, s:s}", "property", "drift-keep", "value",
+                  "all:1d,hourly:1d"),
+       EINVAL);
+  run ("set",
+       json_pack ("{s:s, s:s}", "property", "drift-keep", "value",
+                  "all:12h,hourly:2d,daily:5d"));
 
   /* Every 50 minutes for 7 days; another golden image keeps its samples. */
   run ("snapshot", json_pack ("{s:s}", "name", "silver@v2"));
@@ -295,7 +300,8 @@ test_thinned (void)
   closed_sql ("DELETE FROM drift");
   for (i = 0; i < NR; ++i) {
     t[i] = (struct retention_sample) {
-      .id = i, .time = now - 7 * 24 * hour + i * 50 * 60,
+      .id = i,
+      .time = now - 7 * 24 * hour + i * 50 * 60,
     };
     put_sample ("silver@v1", golden, t[i].time, 10);
     put_sample ("silver@v2", other, t[i].time, 10);
@@ -304,13 +310,15 @@ test_thinned (void)
   json_decref (record ("silver@v1"));
   samples = samples_of ("silver@v1");
   t[NR] = (struct retention_sample) { .id = NR, .asked = true };
-  t[NR].time = (uint64_t) json_integer_value (json_object_get (
-    json_array_get (samples, json_array_size (samples) - 1), "time"));
+  t[NR].time = (uint64_t) json_integer_value (
+    json_object_get (json_array_get (samples, json_array_size (samples) - 1),
+                     "time"));
   retention_apply (&policy, t[NR].time, t, NR + 1);
   for (i = 0; i <= NR; ++i)
     if (!t[i].drop) {
-      if ((uint64_t) json_integer_value (json_object_get (
-            json_array_get (samples, left), "time")) != t[i].time)
+      if ((uint64_t) json_integer_value (
+            json_object_get (json_array_get (samples, left), "time")) !=
+          t[i].time)
         fatal ("sample %zu that is left is of another time", left);
       left++;
     }
@@ -334,10 +342,11 @@ test_clock_set_back (void)
   json_decref (record ("silver@v2"));
   samples = samples_of ("silver@v2");
   n = json_array_size (samples);
-  if (n < 2 || (uint64_t) json_integer_value (json_object_get (
-        json_array_get (samples, n - 2), "time")) != future ||
-      (uint64_t) json_integer_value (json_object_get (
-        json_array_get (samples, n - 1), "time")) >= future)
+  if (n < 2 ||
+      (uint64_t) json_integer_value (
+        json_object_get (json_array_get (samples, n - 2), "time")) != future ||
+      (uint64_t) json_integer_value (
+        json_object_get (json_array_get (samples, n - 1), "time")) >= future)
     fatal ("samples are not told in the order in which they were recorded");
   json_decref (samples);
   if (history_last (pool, golden, &last) != 1 || last >= future)
@@ -357,8 +366,9 @@ test_large (void)
 
   make_golden ("big", 5);
   run ("snapshot", json_pack ("{s:s}", "name", "big@v1"));
-  run ("clone", json_pack ("{s:s, s:s, s:i}", "snapshot", "big@v1", "name",
-                           "clone-of-big-", "count", 1000));
+  run ("clone",
+       json_pack ("{s:s, s:s, s:i}", "snapshot", "big@v1", "name",
+                  "clone-of-big-", "count", 1000));
   document = record ("big@v1");
   samples = samples_of ("big@v1");
   if (!json_equal (json_array_get (samples, 0), document))
@@ -386,8 +396,10 @@ test_parts (void)
     put_sample ("silver@v1", id_of ("silver@v1"), i, 10);
   }
   do {
-    result = try ("drift-history", json_pack ("{s:s, s:I}", "name", "big@v1",
-                                              "after", (json_int_t) after), 0);
+    result = try ("drift-history",
+                  json_pack ("{s:s, s:I}", "name", "big@v1", "after",
+                             (json_int_t) after),
+                  0);
     samples = json_object_get (result, "samples");
     if (json_array_size (samples) > 17)
       fatal ("a part has %zu MiB", json_array_size (samples));
@@ -405,8 +417,8 @@ test_parts (void)
   put_sample ("silver@v1", id_of ("silver@v1"), NR + 1, 20 << 20);
   json_decref (newest (0, "silver@v1 ", &next));
   result = newest ((uint64_t) next, "big@v1 ", NULL);
-  if (json_integer_value (json_object_get (json_array_get (result, 0),
-                                           "time")) != NR)
+  if (json_integer_value (
+        json_object_get (json_array_get (result, 0), "time")) != NR)
     fatal ("the newest sample in another part is not the newest");
   json_decref (result);
 }

@@ -57,7 +57,7 @@ number_of (const struct index_entry *e)
 struct last_row {
   bool any;
   unsigned run;
-  uint64_t key;                 /* of the last entry */
+  uint64_t key; /* of the last entry */
   size_t nr_entries, nr_rows;
 };
 
@@ -168,7 +168,8 @@ end_empty (struct meta_conn *c, struct meta_state *state)
 /* Run 'fn' in a fold's transaction, on the tables of an empty pool. */
 static void
 with_tables (int (*fn) (void *arg, struct meta_conn *c,
-                        struct meta_state *state), void *arg)
+                        struct meta_state *state),
+             void *arg)
 {
   start (1);
   must (txg_run (pool->txg, fn, NULL, arg));
@@ -186,14 +187,17 @@ do_anything (void *arg, struct meta_conn *c, struct meta_state *state)
   (void) arg;
   begin_empty (c, state);
   for (round = 0; round < 150; ++round) {
-    nr = 1 + (unsigned) rng_below (&rng, rng_below (&rng, 3) ? 300 :
-                                   rng_below (&rng, 3) ? 9000 : 40000);
+    nr = 1 +
+      (unsigned) rng_below (&rng,
+                            rng_below (&rng, 3)     ? 300
+                              : rng_below (&rng, 3) ? 9000
+                                                    : 40000);
     in_place = rng_below (&rng, 3) == 0;
     change (c, state, 0, nr, true, &rng);
     if (rng_below (&rng, 4))
       must (fold_index_merge (c, &merges, 1 + rng_below (&rng, 60000),
                               rng_below (&rng, 100000), state->index_entries));
-    if (rng_below (&rng, 10) == 0)      /* the pool was opened again */
+    if (rng_below (&rng, 10) == 0) /* the pool was opened again */
       memset (&merges, 0, sizeof merges);
     if (round % 5 == 0)
       compare (c, state);
@@ -229,8 +233,8 @@ do_merge (void *arg, struct meta_conn *c, struct meta_state *state)
   expect (most > INDEX_MERGE && most < 4 * INDEX_MERGE);
   compare (c, state);
   for (steps = 0; fold_index_is_merging (&merges); ++steps)
-    must (fold_index_merge (c, &merges, 16384, UINT64_MAX,
-                            state->index_entries));
+    must (
+      fold_index_merge (c, &merges, 16384, UINT64_MAX, state->index_entries));
   expect (nr_runs (c) < 3 * INDEX_MERGE);
   expect (compare (c, state).nr_rows < NR_ENTRIES / 80);
   end_empty (c, state);
@@ -292,8 +296,8 @@ do_remove_all (void *arg, struct meta_conn *c, struct meta_state *state)
   change (c, state, 0, NR_ENTRIES, false, NULL);
   expect (nr_present == 0);
   for (i = 0; i < 20; ++i)
-    must (fold_index_merge (c, &merges, 16384, UINT64_MAX,
-                            state->index_entries));
+    must (
+      fold_index_merge (c, &merges, 16384, UINT64_MAX, state->index_entries));
   last = compare (c, state);
   expect (last.nr_entries == 0);
   end_empty (c, state);
@@ -429,8 +433,9 @@ test_lookups (void)
 static void
 set_dedup (const char *value)
 {
-  json_decref (call ("set", json_pack ("{s:s,s:s,s:s}", "name", "v",
-                                       "property", "dedup", "value", value)));
+  json_decref (call ("set",
+                     json_pack ("{s:s,s:s,s:s}", "name", "v", "property",
+                                "dedup", "value", value)));
 }
 
 /* The run that has the entry of a dead record must not lead a lookup to the
@@ -472,11 +477,12 @@ make_older (const char *key)
             "PRAGMA locking_mode = EXCLUSIVE; BEGIN; DROP TABLE ddt;"
             "CREATE TABLE ddt (%s INTEGER PRIMARY KEY, data BLOB NOT NULL) "
             "STRICT; INSERT INTO ddt VALUES (-9223372036854775807 - 1, "
-            "zeroblob (160)); COMMIT", key);
+            "zeroblob (160)); COMMIT",
+            key);
   snprintf (path, sizeof path, "%s/pool.db", directory);
   must (cksum_vfs_register ());
-  expect (sqlite3_open_v2 (path, &db, SQLITE_OPEN_READWRITE,
-                           CKSUM_VFS_NAME) == SQLITE_OK);
+  expect (sqlite3_open_v2 (path, &db, SQLITE_OPEN_READWRITE, CKSUM_VFS_NAME) ==
+          SQLITE_OK);
   if (sqlite3_exec (db, make, NULL, NULL, &error) != SQLITE_OK)
     die ("%s", error);
   sqlite3_close (db);

@@ -130,12 +130,21 @@ static uint32_t
 random_len (void)
 {
   switch (random () % 64) {
-  case 0: return random () % 300000;
-  case 1: case 2: case 3: case 4: return random () % 40000;
-  case 5: return 0;
-  case 6: return 512 - 96;
-  case 7: return 512 - 96 + 1;
-  default: return random () % 3000;
+  case 0:
+    return random () % 300000;
+  case 1:
+  case 2:
+  case 3:
+  case 4:
+    return random () % 40000;
+  case 5:
+    return 0;
+  case 6:
+    return 512 - 96;
+  case 7:
+    return 512 - 96 + 1;
+  default:
+    return random () % 3000;
   }
 }
 
@@ -195,19 +204,21 @@ session (unsigned nr_steps)
       if (last < seq)
         last = seq;
       break;
-    case 0: case 1:
+    case 0:
+    case 1:
       assert (journal_sync (j, seq) == 0);
       if (!disk.crashed && durable < seq)
         durable = seq;
       break;
-    case 2:                     /* a fold begins */
+    case 2: /* a fold begins */
       if (!cut) {
         journal_get_end (j, &cut_seq, &cut_pos);
         assert (cut_seq == seq);
         cut = true;
       }
       break;
-    case 3: case 4:             /* and ends */
+    case 3:
+    case 4: /* and ends */
     trim:
       if (cut && !disk.crashed) {
         pool.folded = cut_seq;
@@ -222,7 +233,7 @@ session (unsigned nr_steps)
   }
   if (!disk.crashed && random () % 4 == 0)
     closed = true;
- out:
+out:
   journal_close (j);
   if (closed)
     cached = seq;
@@ -315,7 +326,8 @@ count_batch (void *opaque, uint64_t seq, enum journal_trust trust,
 {
   size_t i;
 
-  (void) opaque; (void) trust;
+  (void) opaque;
+  (void) trust;
   assert (seq == ++replayed);
   for (i = 1; i < len; ++i)
     assert (data[i] == data[0]);

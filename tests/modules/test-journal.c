@@ -170,7 +170,7 @@ test_last_batch (void)
   assert (seq == 3 && end == pos + 2560);
   journal_close (j);
   expect_last (3);
-  assert (first_suspect == 2);  /* no batch has more than 1 */
+  assert (first_suspect == 2); /* no batch has more than 1 */
   settled = JOURNAL_ITSELF;
 
   all = slurp (&all_len);
@@ -327,7 +327,7 @@ test_damaged_wrap (void)
   struct journal *j = start ();
   uint64_t seq, pos, end, n;
 
-  for (n = 1; ; ++n) {
+  for (n = 1;; ++n) {
     journal_get_end (j, &seq, &pos);
     assert (append (j, 20000, n) == 0 && journal_sync (j, n) == 0);
     journal_get_end (j, &seq, &end);
@@ -405,7 +405,7 @@ test_stale_pool (void)
   assert (append (j, 10, 3) == 0 && append (j, 10, 4) == 0);
   journal_get_end (j, &seq, &pos4);
   journal_trim (j, 2, pos2);
-  assert (append (j, 10, 5) == 0);      /* knows that 2 is folded */
+  assert (append (j, 10, 5) == 0); /* knows that 2 is folded */
   assert (journal_sync (j, 5) == 0);
   journal_close (j);
 
@@ -549,7 +549,10 @@ static int
 refuse (void *opaque, uint64_t seq, enum journal_trust trust,
         const uint8_t *data, size_t len)
 {
-  (void) opaque; (void) trust; (void) data; (void) len;
+  (void) opaque;
+  (void) trust;
+  (void) data;
+  (void) len;
   return seq == 2 ? nbdedup_fail (ENOMEM, "enough") : 0;
 }
 

@@ -55,7 +55,7 @@ wait_until (bool (*fn) (void))
 static bool
 few_layers (void)
 {
-  settle ();                    /* a fold: dying layers go */
+  settle (); /* a fold: dying layers go */
   return nr_layers () < FEW;
 }
 
@@ -98,8 +98,7 @@ expect_cut_off (void)
 
   expect (nbdedup_volume_read (handle, buf, BLOCK, 0) == -1 &&
           errno == ESHUTDOWN);
-  expect (nbdedup_volume_write (handle, buf, 1, 1) == -1 &&
-          errno == ESHUTDOWN);
+  expect (nbdedup_volume_write (handle, buf, 1, 1) == -1 && errno == ESHUTDOWN);
 }
 
 static void
@@ -190,7 +189,8 @@ static void
 ask_in_vain (uint64_t arg)
 {
   expect (nbdedup_volume_extents (handle, 2 * BLOCK, arg, ignore_extent,
-                                  NULL) == -1 && errno == ESHUTDOWN);
+                                  NULL) == -1 &&
+          errno == ESHUTDOWN);
 }
 
 static bool
@@ -223,7 +223,7 @@ test_readers_during_a_destroy (void)
 
   start (1);
   write_blocks (LEAF_BLOCKS - 1, 2, 1);
-  reopen_pool ();               /* no leaf is in memory */
+  reopen_pool (); /* no leaf is in memory */
   stall ();
   job_start (&reads, read_in_vain, offset);
   job_start (&asks, ask_in_vain, offset);
@@ -270,8 +270,9 @@ test_a_reader_during_a_rebase (void)
   uint8_t state;
 
   begin ();
-  run ("create", json_pack ("{s:s, s:I, s:i}", "name", "g", "size",
-                            (json_int_t) volume->size, "block-size", BLOCK));
+  run ("create",
+       json_pack ("{s:s, s:I, s:i}", "name", "g", "size",
+                  (json_int_t) volume->size, "block-size", BLOCK));
   snapshot ("g@s");
   write_block (1, 2);
   do_flush (0);
@@ -307,8 +308,9 @@ test_layers_that_go_when_the_pool_closes (void)
   unsigned i;
 
   begin ();
-  run ("clone", json_pack ("{s:s, s:s, s:i}", "snapshot", "v@s", "name", "c",
-                           "count", FEW));
+  run ("clone",
+       json_pack ("{s:s, s:s, s:i}", "snapshot", "v@s", "name", "c", "count",
+                  FEW));
   for (i = 1; i <= FEW; ++i)
     json_array_append_new (names, json_sprintf ("c%u", i));
   merger_stop (pool->merger);
@@ -325,8 +327,9 @@ test_layers_that_go_when_the_pool_closes (void)
 static void
 resize (unsigned nr_blocks)
 {
-  run ("resize", json_pack ("{s:s, s:i, s:b}", "name", "v", "size",
-                            (int) (nr_blocks * BLOCK), "shrink", 1));
+  run ("resize",
+       json_pack ("{s:s, s:i, s:b}", "name", "v", "size",
+                  (int) (nr_blocks * BLOCK), "shrink", 1));
 }
 
 static void
@@ -451,8 +454,8 @@ destroy_family (void)
 {
   unsigned i;
 
-  run ("destroy", json_pack ("{s:[s, s], s:b}", "names", "c", "v",
-                             "recursive", 1));
+  run ("destroy",
+       json_pack ("{s:[s, s], s:b}", "names", "c", "v", "recursive", 1));
   for (i = 0; i < 12; ++i)
     settle ();
 }
@@ -479,7 +482,7 @@ test_layers_that_die_together (void)
 {
   unsigned nth;
 
-  for (nth = 1; ; ++nth) {
+  for (nth = 1;; ++nth) {
     make_family ();
     if (!crashes_at_sync (nth, open_for_little, destroy_family))
       break;
@@ -510,8 +513,8 @@ test_drift_while_layers_die (void)
   nbdedup_volume_close (handle);
   run ("create", json_pack ("{s:s, s:i}", "name", "golden", "size", 1 << 20));
   snapshot ("golden@v1");
-  run ("clone", json_pack ("{s:s, s:s}", "snapshot", "golden@v1", "name",
-                           "web"));
+  run ("clone",
+       json_pack ("{s:s, s:s}", "snapshot", "golden@v1", "name", "web"));
   snapshot ("v@t");
   snprintf (below, sizeof below, "v@t");
   json_array_append_new (names, json_string ("v"));
@@ -538,8 +541,10 @@ delete_names (void *arg, struct meta_conn *c, struct meta_state *state)
 
   (void) state;
   return meta_layer_delete (c, s[0]->layer->id) == -1 ||
-    meta_snapshot_delete (c, s[0]->id) == -1 ||
-    meta_snapshot_delete (c, s[1]->id) == -1 ? -1 : 0;
+      meta_snapshot_delete (c, s[0]->id) == -1 ||
+      meta_snapshot_delete (c, s[1]->id) == -1
+    ? -1
+    : 0;
 }
 
 /* If it were opened the parent's data would read as holes. */
@@ -560,7 +565,6 @@ test_a_volume_on_nothing_is_refused (void)
   expect (pool == NULL && errno == EIO);
   remove_directory (directory);
 }
-
 
 static void
 step (uint64_t arg)

@@ -28,7 +28,7 @@ static const struct {
   const char *name;
   lineage_weights weights;
 } mixtures[] = {
-/* clang-format off */
+  /* clang-format off */
   /*             cre wr zero tr flu snap cl rol des ren reb siz set dif att det */
   { "mixed",    { 3, 30, 4,  4,  3,  9, 8,  4,  8,  3,  4,  4,  2,  5,  2, 2 } },
   { "deep",     { 1, 30, 4,  4,  2, 30, 2,  3,  8,  1,  2,  2,  1,  4,  1, 1 } },
@@ -37,7 +37,7 @@ static const struct {
   { "resize",   { 3, 25, 5,  5,  1,  8, 8,  4,  5,  1,  4, 20,  1,  3,  1, 1 } },
   { "rollback", { 2, 25, 3,  3,  1, 12, 5, 20,  8,  1,  3,  4,  1,  3,  2, 2 } },
   { "destroy",  { 4, 25, 3,  3,  1, 15, 12, 3, 30,  2,  3,  2,  1,  1,  2, 2 } },
-/* clang-format on */
+  /* clang-format on */
 };
 #define NR_MIXTURES (sizeof mixtures / sizeof mixtures[0])
 
@@ -63,7 +63,7 @@ drain (void)
   uint64_t distinct = lineage_distinct (&lineage), records, freeing;
   unsigned tries;
 
-  for (tries = 0; ; ++tries) {
+  for (tries = 0;; ++tries) {
     freeing = pool_figure ("freeing_bytes");
     records = pool_figure ("records");
     if (records < distinct)
@@ -73,7 +73,8 @@ drain (void)
       return;
     if (tries == 1000)
       die ("still %" PRIu64 " records for %" PRIu64 " distinct contents, "
-           "freeing_bytes %" PRIu64, records, distinct, freeing);
+           "freeing_bytes %" PRIu64,
+           records, distinct, freeing);
     poll (NULL, 0, 20);
   }
 }
@@ -210,10 +211,10 @@ destroy_measured (struct op *op)
 
   drain ();
   stored = pool_figure ("stored_bytes");
-  dry = call ("destroy", json_pack ("{s:s, s:b, s:b, s:b}", "name", op->name,
-                                    "recursive", (int) op->recursive,
-                                    "force", (int) op->force,
-                                    "dry-run", 1));
+  dry = call ("destroy",
+              json_pack ("{s:s, s:b, s:b, s:b}", "name", op->name, "recursive",
+                         (int) op->recursive, "force", (int) op->force,
+                         "dry-run", 1));
   promised = json_number (dry, "freed_bytes");
   json_decref (dry);
   if (pool_figure ("stored_bytes") != stored)
@@ -238,8 +239,9 @@ pick_settings (struct rng *rng)
   nbdedup_settings_init (&settings);
   history_caches (&settings, rng);
   settings.commit_interval_ms = rng_between (rng, 30, 2000);
-  settings.primarycache = rng_percent (rng, 70) ? NBDEDUP_CACHE_ALL :
-    rng_percent (rng, 50) ? NBDEDUP_CACHE_METADATA : NBDEDUP_CACHE_NONE;
+  settings.primarycache = rng_percent (rng, 70) ? NBDEDUP_CACHE_ALL
+    : rng_percent (rng, 50)                     ? NBDEDUP_CACHE_METADATA
+                                                : NBDEDUP_CACHE_NONE;
   /* Two workers may make two records of one content. */
   settings.nr_workers = lineage.block_size ? 1 : rng_between (rng, 1, 4);
 }
@@ -276,8 +278,7 @@ reopen (struct rng *rng)
 static void
 make_pool (struct rng *rng)
 {
-  json_t *options = json_pack ("{s:i}", "sector",
-                               512 << rng_below (rng, 4));
+  json_t *options = json_pack ("{s:i}", "sector", 512 << rng_below (rng, 4));
 
   make_directory (history.directory, usual_directory (), "test-lineage");
   if (nbdedup_pool_create (history.directory, options) == -1)
@@ -296,7 +297,8 @@ destroy_all (struct rng *rng)
 
     if (n->kind == NODE_HIDDEN)
       continue;
-    op = (struct op) { .kind = OP_DESTROY, .force = true,
+    op = (struct op) { .kind = OP_DESTROY,
+                       .force = true,
                        .recursive = rng_percent (rng, 50),
                        .wait = rng_percent (rng, 10) };
     snprintf (op.name, sizeof op.name, "%.47s", node_name (n, buf));
@@ -313,8 +315,7 @@ destroy_all (struct rng *rng)
 static void
 run_history (struct rng *rng, uint64_t until)
 {
-  unsigned m = rng_below (rng, NR_MIXTURES), n, nr = rng_between (rng, 60,
-                                                                  500);
+  unsigned m = rng_below (rng, NR_MIXTURES), n, nr = rng_between (rng, 60, 500);
   static const uint32_t sizes[] = { 4096, 4096, 8192, 16384, 65536 };
   struct op op;
 
@@ -328,8 +329,8 @@ run_history (struct rng *rng, uint64_t until)
   open_pool ();
   for (n = 0; n < nr && clock_ms () < until; ++n) {
     lineage_random (&lineage, mixtures[m].weights, rng, &op);
-    if (op.kind == OP_DESTROY && lineage.block_size &&
-        rng_percent (rng, 25) && lineage_expect (&lineage, &op) == EXPECT_OK)
+    if (op.kind == OP_DESTROY && lineage.block_size && rng_percent (rng, 25) &&
+        lineage_expect (&lineage, &op) == EXPECT_OK)
       destroy_measured (&op);
     else
       perform (&op);
@@ -362,8 +363,8 @@ main (void)
     1000 * number_from_environment ("LINEAGE_SECONDS", 6);
   struct rng rng;
 
-  for (history_start ("LINEAGE_HISTORY", "LINEAGE_VERIFY");
-       clock_ms () < until; ++history.nr) {
+  for (history_start ("LINEAGE_HISTORY", "LINEAGE_VERIFY"); clock_ms () < until;
+       ++history.nr) {
     rng = history_rng ();
     run_history (&rng, until);
     remove_directory (history.directory);

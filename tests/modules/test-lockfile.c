@@ -136,7 +136,7 @@ test_take_and_release (void)
   int64_t n;
 
   assert (lockfile_take (dir, false, NULL, &holder) == 0);
-  assert (access (lock_path, F_OK) == -1);      /* testing makes no file */
+  assert (access (lock_path, F_OK) == -1); /* testing makes no file */
 
   fd = lockfile_take (dir, true, "nbdkit", &holder);
   assert (fd != -1);
@@ -196,12 +196,20 @@ test_garbage_text (void)
     const char *text;
     size_t len;
   } bad[] = {
-    { "", 0 }, { "\n", 1 }, { "server", 6 }, { "server \n", 8 },
-    { "server x y\n", 11 }, { "server -1 y\n", 12 }, { "server 0 y\n", 11 },
+    { "", 0 },
+    { "\n", 1 },
+    { "server", 6 },
+    { "server \n", 8 },
+    { "server x y\n", 11 },
+    { "server -1 y\n", 12 },
+    { "server 0 y\n", 11 },
     { "server 99999999999 y\n", 21 },
-    { "server 99999999999999999999999 y\n", 33 }, { "server 12\n", 10 },
-    { "server 12 y", 11 }, { "client 12 y\n", 12 },
-    { "\0\0\0\0\0\0\0\0\0\0", 10 }, { "server 12 y\0\n", 13 },
+    { "server 99999999999999999999999 y\n", 33 },
+    { "server 12\n", 10 },
+    { "server 12 y", 11 },
+    { "client 12 y\n", 12 },
+    { "\0\0\0\0\0\0\0\0\0\0", 10 },
+    { "server 12 y\0\n", 13 },
   };
   char *longtext;
   size_t i;
@@ -262,7 +270,7 @@ test_race (void)
 
       close (go[1]);
       close (done[0]);
-      if (read (go[0], &ch, 1) != 0)    /* until the parent closes it */
+      if (read (go[0], &ch, 1) != 0) /* until the parent closes it */
         _exit (2);
       if (lockfile_take (dir, i % 2, "racer", &holder) != -1) {
         /* Hold the lock until every other process has failed. */
@@ -398,7 +406,9 @@ test_error (void)
   assert (strcmp (nbdedup_error (), "y: x: expected 1, found 2") == 0);
 
   nbdedup_fail (EIO, "%s", "a\nb\tc\033[1m\177\302\233z\303\244");
-  assert (strcmp (nbdedup_error (), "a?b?c?[1m?" "??z\303\244") == 0);
+  assert (strcmp (nbdedup_error (),
+                  "a?b?c?[1m?"
+                  "??z\303\244") == 0);
 
   memset (longtext, 'l', sizeof longtext);
   longtext[sizeof longtext - 1] = '\0';
@@ -438,7 +448,7 @@ test_fullio (void)
   assert (full_pwrite (fd, "0123456789", 10, 5) == 0);
   assert (full_pread (fd, buf, 10, 5) == 10);
   assert (memcmp (buf, "0123456789", 10) == 0);
-  assert (full_pread (fd, buf, 16, 10) == 5);   /* the file's end */
+  assert (full_pread (fd, buf, 16, 10) == 5); /* the file's end */
   assert (full_pread (fd, buf, 16, 15) == 0);
   assert (full_pread (fd, buf, 0, 0) == 0);
   assert (full_pwrite (fd, buf, 0, 0) == 0);

@@ -38,7 +38,7 @@ static uint64_t next_addr, next_block;
  */
 
 static unsigned syncs_store, syncs_journal;
-static uint64_t synced_addr;    /* records before this one are durable */
+static uint64_t synced_addr; /* records before this one are durable */
 static void (*hook) (void);
 
 int
@@ -159,7 +159,7 @@ look (void)
   for (i = 0; i < (size_t) len; i += 512)
     if (memcmp (buf + i, "NBJB\3", 5) == 0)
       memset (buf + i, 0, 512);
-  fd = open ("copy", O_RDWR|O_CREAT|O_TRUNC, 0600);
+  fd = open ("copy", O_RDWR | O_CREAT | O_TRUNC, 0600);
   assert (fd >= 0 && write (fd, buf, len) == len);
   close (fd);
   j = journal_open ("copy", uuid, &epoch);
@@ -205,7 +205,7 @@ test_sizes (void)
   flush ();
   assert (found.last == 2 && found.first_suspect == 0);
   assert (syncs_store == 1 && syncs_journal == 2);
-  flush ();                     /* nothing new */
+  flush (); /* nothing new */
   assert (found.last == 2);
   assert (syncs_store == 1 && syncs_journal == 2);
   add (1);
@@ -385,13 +385,13 @@ test_no_room (void)
   cut ();
   assert (txg_log_flush (txg_log) == 1);
   journal_get_end (journal, &before, &position);
-  journal_trim (journal, before, position);     /* there is room again */
+  journal_trim (journal, before, position); /* there is room again */
   add (12000);
   journal_get_end (journal, &seq, &position);
   assert (seq == before);
   assert (txg_log_flush (txg_log) == 1);
   assert (store_sync (store) == 0);
-  assert (txg_log_folded (txg_log));     /* no batch has it */
+  assert (txg_log_folded (txg_log)); /* no batch has it */
   assert (txg_log_flush (txg_log) == 0);
   end ();
 }

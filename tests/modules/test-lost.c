@@ -39,8 +39,7 @@ expect_scrub (json_int_t lost, size_t places)
   if (result == NULL)
     die ("scrub: %s", nbdedup_error ());
   expect (json_integer_value (json_object_get (result, "errors")) == lost);
-  expect (json_integer_value (json_object_get (result, "lost_blocks"))
-          == lost);
+  expect (json_integer_value (json_object_get (result, "lost_blocks")) == lost);
   expect (json_array_size (json_object_get (result, "damaged")) == places);
   json_decref (result);
 }
@@ -98,8 +97,7 @@ test_is_healed_by_what_covers_it (void)
   lose (0, 8);
   settle ();
   /* A write of a part fails, because the rest is unknown. */
-  expect (nbdedup_volume_write (handle, buf, 512, 512) == -1 &&
-          errno == EIO);
+  expect (nbdedup_volume_write (handle, buf, 512, 512) == -1 && errno == EIO);
   expect (nbdedup_volume_zero (handle, 512, 512) == -1 && errno == EIO);
   write_block (0, 100);
   expect_content (0, 100);
@@ -147,8 +145,8 @@ test_is_inherited (void)
   expect_lost (3);
   check_pool ();
   nbdedup_volume_close (clone);
-  run ("destroy", json_pack ("{s:s,s:b,s:b}", "name", "c", "force", 1,
-                             "wait", 1));
+  run ("destroy",
+       json_pack ("{s:s,s:b,s:b}", "name", "c", "force", 1, "wait", 1));
   lose (6, 1);
   settle ();
   run ("destroy", json_pack ("{s:s,s:b}", "name", "v@a", "wait", 1));
@@ -172,9 +170,9 @@ test_stays_in_a_rebase (void)
   write_blocks (0, 8, 1);
   settle ();
   run ("snapshot", json_pack ("{s:s}", "name", "v@a"));
-  run ("create", json_pack ("{s:s,s:I,s:i}", "name", "w", "size",
-                            (json_int_t) NR_BLOCKS * BLOCK, "block-size",
-                            BLOCK));
+  run ("create",
+       json_pack ("{s:s,s:I,s:i}", "name", "w", "size",
+                  (json_int_t) NR_BLOCKS * BLOCK, "block-size", BLOCK));
   run ("snapshot", json_pack ("{s:s}", "name", "w@a"));
   lose (3, 1);
   settle ();
@@ -220,11 +218,9 @@ test_survives_a_crash (void)
 }
 
 static const struct engine_case cases[] = {
-  CASE (survives_a_crash),      /* forks: no thread may have been started */
-  CASE (reads_as_an_error),
-  CASE (is_healed_by_what_covers_it),
-  CASE (is_inherited),
-  CASE (stays_in_a_rebase),
+  CASE (survives_a_crash), /* forks: no thread may have been started */
+  CASE (reads_as_an_error), CASE (is_healed_by_what_covers_it),
+  CASE (is_inherited),      CASE (stays_in_a_rebase),
   { NULL, NULL },
 };
 

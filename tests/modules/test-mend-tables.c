@@ -24,8 +24,8 @@
 /* Blocks of "plain" in another volume, written later: rows of table "count". */
 #define TWIN (PLAIN - PLAIN / 4)
 
-static unsigned generation;     /* of the overwritten blocks */
-static unsigned sweep;          /* SWEEP_STEP, see page-rig.h */
+static unsigned generation; /* of the overwritten blocks */
+static unsigned sweep;      /* SWEEP_STEP, see page-rig.h */
 
 static bool
 is_diverged (unsigned block)
@@ -37,7 +37,7 @@ static uint64_t
 in_packed (unsigned block)
 {
   return generation > 0 && block % 3 == 1 ? 1000000 * generation + block
-    : 1 + block;
+                                          : 1 + block;
 }
 
 static uint64_t
@@ -119,8 +119,8 @@ make_pool (void)
   create_volume ("plain", PLAIN);
   put_all (0, NULL);
   run ("snapshot", json_pack ("{s:s}", "name", "packed@a"));
-  run ("clone", json_pack ("{s:s,s:s}", "snapshot", "packed@a", "name",
-                           "clone"));
+  run ("clone",
+       json_pack ("{s:s,s:s}", "snapshot", "packed@a", "name", "clone"));
   put_all (2, is_diverged);
   put_all (3, NULL);
   write_blocks (600, 300, 600000);
@@ -228,8 +228,9 @@ use_and_end (void)
   expect_all ();
   check_pool ();
   nbdedup_volume_close (handle);
-  run ("destroy", json_pack ("{s:s,s:b,s:b}", "name", "packed", "recursive", 1,
-                             "force", 1));
+  run ("destroy",
+       json_pack ("{s:s,s:b,s:b}", "name", "packed", "recursive", 1, "force",
+                  1));
   run ("destroy", json_pack ("{s:s,s:b}", "name", "clone", "wait", 1));
   run ("destroy", json_pack ("{s:s,s:b}", "name", "plain", "wait", 1));
   run ("destroy", json_pack ("{s:s,s:b}", "name", "twin", "wait", 1));
@@ -303,9 +304,16 @@ static void
 test_small_tables (void)
 {
   static const char *const small[] = {
-    "limbo", "copy", "property", "report", "drift", "drift_golden",
-    "sqlite_autoindex_layer_1", "sqlite_autoindex_volume_1",
-    "sqlite_autoindex_snapshot_1", "sqlite_autoindex_domain_1",
+    "limbo",
+    "copy",
+    "property",
+    "report",
+    "drift",
+    "drift_golden",
+    "sqlite_autoindex_layer_1",
+    "sqlite_autoindex_volume_1",
+    "sqlite_autoindex_snapshot_1",
+    "sqlite_autoindex_domain_1",
   };
   size_t i;
 
@@ -350,7 +358,7 @@ test_replay (void)
     const char *table;
     enum page_kind kind;
   } pages[] = {
-    { "record", PAGE_BOTTOM }, { "record", PAGE_OVERFLOW },
+    { "record", PAGE_BOTTOM },  { "record", PAGE_OVERFLOW },
     { "segment", PAGE_BOTTOM }, { "segment", PAGE_BOTTOM },
     { "count", PAGE_BOTTOM },
   };
@@ -361,7 +369,7 @@ test_replay (void)
     crash_after (write_and_crash);
     generation = 1;
     damage_page (i % 2 ? some_page (pages[i].table, pages[i].kind)
-                 : root_page (pages[i].table));
+                       : root_page (pages[i].table));
     go_on (NULL);
   }
 }
@@ -440,7 +448,10 @@ end_repair (bool killed)
 static void
 test_killed_while_repairing (void)
 {
-  const struct { uint32_t page; unsigned step; } pages[] = {
+  const struct {
+    uint32_t page;
+    unsigned step;
+  } pages[] = {
     { some_page ("record", PAGE_BOTTOM), 7 },
     { some_page ("record", PAGE_OVERFLOW), 17 },
     { root_page ("record"), 17 },
@@ -455,7 +466,7 @@ test_killed_while_repairing (void)
 }
 
 static const struct engine_case cases[] = {
-  CASE (killed_while_repairing),        /* forks: first */
+  CASE (killed_while_repairing), /* forks: first */
   CASE (replay),
   CASE (records_and_space),
   CASE (records_list),

@@ -65,7 +65,8 @@ static uint64_t
 in_diverged (unsigned block)
 {
   return is_diverged (block) ? 2000 + block % 5
-    : is_trimmed (block) ? 0 : in_snapshot (block);
+    : is_trimmed (block)     ? 0
+                             : in_snapshot (block);
 }
 
 static uint64_t
@@ -223,7 +224,7 @@ expect_told (const json_t *result)
   size_t n;
 
   if (json_array_size (places) > 90)
-    return;                     /* the result names no more places */
+    return; /* the result names no more places */
   for (n = 0; n < NR_NAMES; ++n) {
     v = open_name (names[n].name);
     for (i = 0; i < names[n].blocks; ++i)
@@ -271,11 +272,10 @@ use_and_end (void)
   expect (number (result, "errors") == 0);
   json_decref (result);
   nbdedup_volume_close (handle);
-  run ("destroy", json_pack ("{s:s,s:b,s:b}", "name", "big", "recursive", 1,
-                             "force", 1));
+  run ("destroy",
+       json_pack ("{s:s,s:b,s:b}", "name", "big", "recursive", 1, "force", 1));
   for (n = 2; n < NR_NAMES; ++n)
-    run ("destroy", json_pack ("{s:s,s:b}", "name", names[n].name, "wait",
-                               1));
+    run ("destroy", json_pack ("{s:s,s:b}", "name", names[n].name, "wait", 1));
   settle ();
   settle ();
   expect (pool_figure ("records") == 0);
@@ -392,7 +392,7 @@ test_what_was_lost_before (void)
  * Killed
  */
 
-static unsigned lost_before;    /* the same after each kill; 0: not known yet */
+static unsigned lost_before; /* the same after each kill; 0: not known yet */
 
 static void
 do_repair (void)
@@ -466,7 +466,7 @@ test_replay_goes_on (void)
 }
 
 static const struct engine_case cases[] = {
-  CASE (killed_while_repairing),        /* forks: first */
+  CASE (killed_while_repairing), /* forks: first */
   CASE (replay_goes_on),
   CASE (what_was_lost_before),
   CASE (each_page_is_repaired),

@@ -114,8 +114,8 @@ unlink (const char *path)
   return real (path);
 }
 
-static bool unwritten;          /* only memory has the last commit */
-static unsigned forgotten;      /* WALs that have lost it */
+static bool unwritten;     /* only memory has the last commit */
+static unsigned forgotten; /* WALs that have lost it */
 
 /* The kernel forgets pages that it could not write. */
 int
@@ -123,8 +123,7 @@ posix_fadvise (int fd, off_t offset, off_t len, int advice)
 {
   const char *path = path_of_fd (fd);
 
-  if (unwritten && advice == POSIX_FADV_DONTNEED &&
-      ends_with (path, "-wal")) {
+  if (unwritten && advice == POSIX_FADV_DONTNEED && ends_with (path, "-wal")) {
     copy_file (in ("disk", strrchr (path, '/') + 1), path);
     forgotten++;
   }
@@ -359,7 +358,7 @@ static void
 test_damaged_property (void)
 {
   open_case ("closed", "damaged property");
-  (void) unlink ("0ff");        /* of a run that failed */
+  (void) unlink ("0ff"); /* of a run that failed */
   set_copy ("off");
   must (txg_run (pool->txg, spoil_property, NULL, NULL));
   must (nbdedup_pool_close (pool));
@@ -402,8 +401,7 @@ test_not_turned_off (void)
   if (pid == 0) {
     copy_pool ("closed", "work");
     must (try_open ("work"));
-    args = json_pack ("{s:s,s:s}", "property", "metadata-copy", "value",
-                      "off");
+    args = json_pack ("{s:s,s:s}", "property", "metadata-copy", "value", "off");
     mark_fails = true;
     expect (nbdedup_call (pool, "set", args) == NULL);
     mark_fails = false;
@@ -454,7 +452,7 @@ test_mark_that_failed_to_be_synced (void)
 
   open_case ("closed", "mark not synced");
   set_copy ("off");
-  mark_syncs_left = 3;          /* the first two say that the copy begins */
+  mark_syncs_left = 3; /* the first two say that the copy begins */
   set_copy ("on");
   expect (mark_syncs_left == -1);
   meta_copy_get_status (pool->meta, &status);
@@ -482,7 +480,7 @@ test_mark_that_may_not_be_on_the_disk (void)
   expect (meta_mark_read (in ("work", "metadata-copy"), &mark) == 1);
   mark.current = false;
   must (meta_mark_write (in ("work", "metadata-copy"), &mark));
-  mark_syncs_left = 3;          /* two before, two when it is current */
+  mark_syncs_left = 3; /* two before, two when it is current */
   must (try_open ("work"));
   expect (mark_syncs_left == -1);
   must (nbdedup_pool_close (pool));
@@ -501,8 +499,7 @@ make_half_copied (const char *from)
   copy_pool ("newer", "work");
   copy_file (in (from, "pool.db"), in ("work", "pool.db.copy"));
   nr = size_of ("work", "pool.db.copy") / PAGE;
-  expect (truncate (in ("work", "pool.db.copy"), (off_t) (nr / 2 * PAGE))
-          == 0);
+  expect (truncate (in ("work", "pool.db.copy"), (off_t) (nr / 2 * PAGE)) == 0);
   expect (meta_mark_read (in ("work", "metadata-copy"), &mark) == 1);
   mark.current = false;
   mark.copied = nr / 2;
@@ -674,13 +671,22 @@ test_wal_alone (void)
 static void
 test_torn (void)
 {
-  static const struct { const char *file; enum damage damage; } others[] = {
+  static const struct {
+    const char *file;
+    enum damage damage;
+  } others[] = {
     { NULL, 0 },
-    { "pool.db", MISSING }, { "pool.db", ZEROES }, { "pool.db", NOISE },
-    { "pool.db-wal", MISSING }, { "pool.db-wal", HALF },
-    { "pool.db-wal", NOISE }, { "pool.db-wal", EARLIER },
-    { "pool.db.copy", MISSING }, { "pool.db.copy", NOISE },
-    { "pool.db.copy-wal", MISSING }, { "pool.db.copy-wal", HALF },
+    { "pool.db", MISSING },
+    { "pool.db", ZEROES },
+    { "pool.db", NOISE },
+    { "pool.db-wal", MISSING },
+    { "pool.db-wal", HALF },
+    { "pool.db-wal", NOISE },
+    { "pool.db-wal", EARLIER },
+    { "pool.db.copy", MISSING },
+    { "pool.db.copy", NOISE },
+    { "pool.db.copy-wal", MISSING },
+    { "pool.db.copy-wal", HALF },
   };
   unsigned i, pages;
 

@@ -18,7 +18,7 @@
 
 #include "rigs/metadata-rig.h"
 
-static unsigned nr_opened[2], nr_refused[2];    /* [readonly] */
+static unsigned nr_opened[2], nr_refused[2]; /* [readonly] */
 static uint64_t step;
 
 static bool
@@ -103,9 +103,9 @@ test_frames (void)
 
   for (f = 1; f < 4; f += 2) {
     expect (size_of ("killed", metadata_files[f]) > 10 * FRAME);
-    for (at = 5; at < size_of ("killed", metadata_files[f]);
-         at = at == 5 ? WAL_HEADER + 4 : at + (at % FRAME < 100 ? 2000
-                                               : FRAME - 2000)) {
+    for (at = 5; at < size_of ("killed", metadata_files[f]); at = at == 5
+           ? WAL_HEADER + 4
+           : at + (at % FRAME < 100 ? 2000 : FRAME - 2000)) {
       if (is_left_out ())
         continue;
       begin_case ("killed", "byte %" PRIu64 " of %s", at, metadata_files[f]);
@@ -194,8 +194,8 @@ test_two_files (void)
           expect_no_lie ("work", true, true);
           expect_no_lie ("work", true, false);
         }
-  printf ("two files: %u opened, %u refused; read-only %u, %u\n",
-          nr_opened[0], nr_refused[0], nr_opened[1], nr_refused[1]);
+  printf ("two files: %u opened, %u refused; read-only %u, %u\n", nr_opened[0],
+          nr_refused[0], nr_opened[1], nr_refused[1]);
 }
 
 /* True if the pool works although this page is damaged in both copies. */

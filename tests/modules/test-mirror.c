@@ -28,7 +28,7 @@
 
 #define PAGE 4096
 
-static bool copy_is_full;       /* its file system */
+static bool copy_is_full; /* its file system */
 static unsigned nr_lost;
 static pthread_mutex_t owner_lock = PTHREAD_MUTEX_INITIALIZER;
 static atomic_bool is_waking;
@@ -116,8 +116,8 @@ test_full_while_read (void)
   uint8_t page[PAGE];
 
   assert (cksum_mirror_trust (m));
-  assert (sqlite3_file_control (db, "main", SQLITE_FCNTL_FILE_POINTER,
-                                &file) == SQLITE_OK);
+  assert (sqlite3_file_control (db, "main", SQLITE_FCNTL_FILE_POINTER, &file) ==
+          SQLITE_OK);
   assert (file->pMethods->xRead (file, page, PAGE, PAGE) == SQLITE_OK);
   page[PAGE / 2]++;
   assert (file->pMethods->xWrite (file, page, PAGE, PAGE) == SQLITE_OK);
@@ -151,7 +151,7 @@ test_noticed_while_trusted (void)
   assert (pthread_create (&thread, NULL, notice, m) == 0);
   while (!atomic_load (&is_waking))
     usleep (1000);
-  alarm (20);                   /* in case of a deadlock */
+  alarm (20); /* in case of a deadlock */
   assert (cksum_mirror_trust (m));
   alarm (0);
   assert (pthread_mutex_unlock (&owner_lock) == 0);

@@ -34,8 +34,8 @@ struct disk {
   const char *dedup, *compress;
   uint32_t block_size;
   uint64_t size, nr_blocks;
-  uint8_t *data;                /* the expected content */
-  uint64_t *bounds;             /* of the pieces; piece i has owner i % N */
+  uint8_t *data;    /* the expected content */
+  uint64_t *bounds; /* of the pieces; piece i has owner i % N */
   unsigned nr_pieces;
   struct nbdedup_volume *volumes[2];
 };
@@ -61,8 +61,7 @@ open_pool (const struct nbdedup_settings *settings)
       disks[i].volumes[j] = nbdedup_volume_open (pool, disks[i].name, 0, -1,
                                                  NULL);
       if (disks[i].volumes[j] == NULL)
-        die ("SEED=%" PRIu64 " %s: %s", seed, disks[i].name,
-             nbdedup_error ());
+        die ("SEED=%" PRIu64 " %s: %s", seed, disks[i].name, nbdedup_error ());
       if (nbdedup_volume_size (disks[i].volumes[j]) != disks[i].size)
         die ("%s: size is %" PRIu64, disks[i].name,
              nbdedup_volume_size (disks[i].volumes[j]));
@@ -181,24 +180,25 @@ verify_figures (const char *when, bool exact)
             integer (v, "size") != disks[d].size ||
             integer (v, "block_size") != disks[d].block_size)
           die ("SEED=%" PRIu64 " %s: stat %s: logical_bytes %" PRIu64
-               ", expected %" PRIu64 " (own_bytes %" PRIu64 ")", seed, when,
-               disks[d].name, n, f.logical[d], integer (v, "own_bytes"));
+               ", expected %" PRIu64 " (own_bytes %" PRIu64 ")",
+               seed, when, disks[d].name, n, f.logical[d],
+               integer (v, "own_bytes"));
       }
   if (integer (figures, "logical_bytes") != logical)
     die ("%s: stat: logical_bytes is not the sum", when);
   n = integer (figures, "records");
   if (exact ? n != f.records : n < f.records)
     die ("SEED=%" PRIu64 " %s: stat: records %" PRIu64 ", %s %" PRIu64, seed,
-         when, n, exact ? "expected" : "but distinct contents are",
-         f.records);
+         when, n, exact ? "expected" : "but distinct contents are", f.records);
   if (!exact && n > f.records + f.records / 4 + NR_THREADS)
     die ("SEED=%" PRIu64 " %s: stat: %" PRIu64 " records for %" PRIu64
-         " contents: too many for a race now and then", seed, when, n,
-         f.records);
+         " contents: too many for a race now and then",
+         seed, when, n, f.records);
   n = integer (figures, "record_bytes");
   if (exact ? n != f.record_bytes : n < f.record_bytes)
     die ("SEED=%" PRIu64 " %s: stat: record_bytes %" PRIu64 ", expected "
-         "%" PRIu64, seed, when, n, f.record_bytes);
+         "%" PRIu64,
+         seed, when, n, f.record_bytes);
   json_decref (stat);
 }
 
@@ -236,7 +236,7 @@ verify_all (const char *when)
 struct extent_check {
   const struct disk *d;
   uint64_t next, end;
-  bool compare;                 /* our own piece: the model does not change */
+  bool compare; /* our own piece: the model does not change */
 };
 
 static int
@@ -246,12 +246,13 @@ check_extent (void *opaque, uint64_t offset, uint64_t len, bool hole)
 
   if (offset != c->next || len == 0 || offset + len > c->end)
     die ("SEED=%" PRIu64 " volume %s: extent of %" PRIu64 " bytes at %" PRIu64
-         ", expected one at %" PRIu64, seed, c->d->name, len, offset,
-         c->next);
+         ", expected one at %" PRIu64,
+         seed, c->d->name, len, offset, c->next);
   c->next = offset + len;
   if (hole && c->compare && !all_zero (c->d->data + offset, len))
     die ("SEED=%" PRIu64 " volume %s: %" PRIu64 " bytes at %" PRIu64
-         " are called a hole but have data", seed, c->d->name, len, offset);
+         " are called a hole but have data",
+         seed, c->d->name, len, offset);
   return 0;
 }
 
@@ -260,7 +261,10 @@ ask_extents (struct disk *d, struct nbdedup_volume *v, uint64_t offset,
              uint64_t len, bool own)
 {
   struct extent_check c = {
-    .d = d, .next = offset, .end = offset + len, .compare = own,
+    .d = d,
+    .next = offset,
+    .end = offset + len,
+    .compare = own,
   };
 
   must (nbdedup_volume_extents (v, len, offset, check_extent, &c));
@@ -377,7 +381,7 @@ equal_load (void *arg)
   struct rng rng = rng_make (seed, 200 + id);
   uint8_t *buf = xmalloc (MAX_REQUEST);
 
-  for (round = 0; ; ++round) {
+  for (round = 0;; ++round) {
     uint64_t content = seed * 1000 + round;
 
     /* Set it between two barriers, so that all see it in the same round. */
@@ -399,8 +403,8 @@ equal_load (void *arg)
         fill_content (buf, d->block_size, d->block_size, NR_DUPS, &rng);
       if (rng_percent (&rng, 8))
         memset (buf, 0, d->block_size);
-      must (nbdedup_volume_write (d->volumes[id % 2], buf, d->block_size,
-                                  offset));
+      must (
+        nbdedup_volume_write (d->volumes[id % 2], buf, d->block_size, offset));
       memcpy (d->data + offset, buf, d->block_size);
       if (rng_percent (&rng, 3))
         must (nbdedup_volume_flush (d->volumes[id % 2]));
@@ -440,8 +444,8 @@ check_versions (const struct disk *d, uint64_t block, unsigned nr,
     fill_version (expected, d, block, version);
     if (b != block || memcmp (buf, expected, d->block_size) != 0)
       die ("SEED=%" PRIu64 " volume %s: block %" PRIu64 " was read as no "
-           "version of it (%" PRIu64 " %" PRIu64 ")", seed, d->name, block,
-           b, version);
+           "version of it (%" PRIu64 " %" PRIu64 ")",
+           seed, d->name, block, b, version);
   }
 }
 
@@ -567,12 +571,11 @@ create_disk (struct disk *d, char name, uint32_t block_size, uint64_t size,
   d->nr_blocks = (size + block_size - 1) / block_size;
   d->dedup = dedup;
   d->compress = compress;
-  json_decref (call ("create", json_pack ("{s:s, s:I, s:i, s:s, s:s}",
-                                          "name", d->name,
-                                          "size", (json_int_t) size,
-                                          "block-size", (int) block_size,
-                                          "dedup", dedup,
-                                          "compress", compress)));
+  json_decref (
+    call ("create",
+          json_pack ("{s:s, s:I, s:i, s:s, s:s}", "name", d->name, "size",
+                     (json_int_t) size, "block-size", (int) block_size, "dedup",
+                     dedup, "compress", compress)));
   d->data = xcalloc (d->nr_blocks, block_size);
 }
 

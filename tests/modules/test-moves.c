@@ -19,7 +19,7 @@
 #include "rigs/engine-rig.h"
 #include "space/space.h"
 
-#define LEFT 5u                 /* one block of so many is left */
+#define LEFT 5u /* one block of so many is left */
 #define ALL_ROWS 10000
 #define MAX_BYTES (UINT64_C (64) << 20)
 
@@ -148,7 +148,7 @@ test_space_comes_back (void)
   old = address_of (LEFT);
   expect (space_info ().nr_segments >= 3);
   for (i = 0; i < NR_BLOCKS; i += LEFT)
-    expect_content (i, 1000 + i);       /* the leaves are in the cache */
+    expect_content (i, 1000 + i); /* the leaves are in the cache */
   begin ();
   sweep ();
   expect (address_of (LEFT) != old);
@@ -175,7 +175,7 @@ test_in_steps (void)
   expect (pool->moves->moved == 0);
   for (n = 0; pool->moves->under_way; ++n) {
     if (n < 10) {
-      write_block (n * 100, 5000 + n);  /* some before, some behind the fold */
+      write_block (n * 100, 5000 + n); /* some before, some behind the fold */
       write_block (2000 - n * 100, 6000 + n);
     }
     fold (2);
@@ -273,7 +273,7 @@ test_new_reference_to_the_old (void)
   settle ();
   sweep ();
   expect (address_of (5) != old);
-  expect (address_of (7) == old);       /* behind the fold */
+  expect (address_of (7) == old); /* behind the fold */
   check_pool ();
   expect_content (5, 1005);
   expect_content (7, 1005);
@@ -292,12 +292,12 @@ test_new_record_dies (void)
   write_block (2001, 1005);
   settle ();
   begin ();
-  fold (1);                     /* the first leaf */
+  fold (1); /* the first leaf */
   expect (pool->moves->moved > 0);
   for (i = 0; i < 64; i += LEFT)
     trim_block (i);
   fold (0);
-  for (i = 100; i < 120; ++i)   /* where the new one was */
+  for (i = 100; i < 120; ++i) /* where the new one was */
     write_block (i, 7000 + i);
   fold (0);
   sweep ();
@@ -319,8 +319,8 @@ put_stray_leaf (void *arg, struct meta_conn *c, struct meta_state *state)
 
   (void) arg;
   (void) state;
-  expect (meta_leaf_get (c, volume->layer->branch, 0, volume->layer->seq,
-                         buf, &len) == 1);
+  expect (meta_leaf_get (c, volume->layer->branch, 0, volume->layer->seq, buf,
+                         &len) == 1);
   return meta_leaf_put (c, STRAY_BRANCH, 0, STRAY_SEQ, buf, len);
 }
 
@@ -358,7 +358,7 @@ test_old_records_die (void)
   start_sparse ();
   begin ();
   must (nbdedup_volume_trim (handle, NR_BLOCKS * BLOCK, 0));
-  fold (0);                     /* one that began before has no rows, either */
+  fold (0); /* one that began before has no rows, either */
   sweep ();
   expect (pool->moves->moved == 0);
   expect (pool_figure ("stored_bytes") == 0);
@@ -524,7 +524,7 @@ nr_folds (void)
   return state.fold;
 }
 
-#define BIG_BYTES (8u << 20)    /* of a volume with blocks of 64 KiB */
+#define BIG_BYTES (8u << 20) /* of a volume with blocks of 64 KiB */
 
 /* Write all of the volume 'times' times: 1, there was a fold; 0, there was none;
  * -1: it took so long that the usual fold was due.
@@ -558,12 +558,13 @@ test_overwrites_fold_sooner (void)
   int r = -1;
 
   start (1);
-  run ("create", json_pack ("{s:s, s:i, s:i}", "name", "big", "size",
-                            (int) BIG_BYTES, "block-size", 64 << 10));
+  run ("create",
+       json_pack ("{s:s, s:i, s:i}", "name", "big", "size", (int) BIG_BYTES,
+                  "block-size", 64 << 10));
   big = nbdedup_volume_open (pool, "big", 0, -1, NULL);
   expect (big != NULL);
   overwrite (big, 1, 100);
-  overwrite (big, 1, 200);      /* the next fold knows that this is freed */
+  overwrite (big, 1, 200); /* the next fold knows that this is freed */
   settle ();
   expect (overwrite (big, 4, 300) != 1);
   for (i = 1; r == -1 && i <= 10; ++i)
@@ -586,7 +587,7 @@ test_trims_fold_sooner (void)
   settle ();
   before = clock_ms ();
   folds = nr_folds ();
-  for (i = 0; i < 8; ++i)       /* 16384 blocks in all */
+  for (i = 0; i < 8; ++i) /* 16384 blocks in all */
     must (nbdedup_volume_trim (handle, NR_BLOCKS * BLOCK, 0));
   while (nr_folds () == folds)
     poll (NULL, 0, 10);
@@ -594,7 +595,7 @@ test_trims_fold_sooner (void)
   expect (pool_figure ("stored_bytes") == 0);
 
   settle ();
-  poll (NULL, 0, A_WHILE_MS);   /* until the folding thread waits */
+  poll (NULL, 0, A_WHILE_MS); /* until the folding thread waits */
   before = clock_ms ();
   trim_block (0);
   while (txg_pending_bytes (pool->txg) > 0)
@@ -644,13 +645,24 @@ int
 main (int argc, char *argv[])
 {
   static const struct engine_case cases[] = {
-    CASE (space_comes_back), CASE (in_steps), CASE (duplicates),
-    CASE (frozen_layers), CASE (new_reference_to_the_old),
-    CASE (new_record_dies), CASE (old_records_die), CASE (stray_leaf),
+    CASE (space_comes_back),
+    CASE (in_steps),
+    CASE (duplicates),
+    CASE (frozen_layers),
+    CASE (new_reference_to_the_old),
+    CASE (new_record_dies),
+    CASE (old_records_die),
+    CASE (stray_leaf),
     CASE (damaged_record),
-    CASE (held_back), CASE (gives_way), CASE (copies), CASE (close),
-    CASE (crash), CASE (freed_and_crashed),
-    CASE (overwrites_fold_sooner), CASE (trims_fold_sooner), { NULL },
+    CASE (held_back),
+    CASE (gives_way),
+    CASE (copies),
+    CASE (close),
+    CASE (crash),
+    CASE (freed_and_crashed),
+    CASE (overwrites_fold_sooner),
+    CASE (trims_fold_sooner),
+    { NULL },
   };
 
   return run_cases (argc, argv, cases);

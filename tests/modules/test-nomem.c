@@ -45,17 +45,17 @@ static uint64_t content = 1000;
  */
 
 static sqlite3_mem_methods usual;
-static atomic_long countdown;   /* to the request that fails; 0: none */
+static atomic_long countdown; /* to the request that fails; 0: none */
 static atomic_bool has_failed;
-static atomic_uint failing_reads;       /* next reads of pool.db's files */
+static atomic_uint failing_reads; /* next reads of pool.db's files */
 
 /* The requests of one run in which none fails. */
 static struct {
   pthread_mutex_t lock;
   bool is_running;
-  bool *is_new;                 /* owned; by other callers than before */
+  bool *is_new; /* owned; by other callers than before */
   size_t nr, cap;
-  uint64_t *seen;               /* owned; of all runs: a set of callers */
+  uint64_t *seen; /* owned; of all runs: a set of callers */
   size_t nr_seen, cap_seen;
 } requests = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
@@ -73,8 +73,8 @@ add_callers (void)
   for (i = 0; i < requests.nr_seen; ++i)
     if (requests.seen[i] == callers)
       return false;
-  must (array_reserve (&requests.seen, &requests.cap_seen,
-                       requests.nr_seen + 1, sizeof callers));
+  must (array_reserve (&requests.seen, &requests.cap_seen, requests.nr_seen + 1,
+                       sizeof callers));
   requests.seen[requests.nr_seen++] = callers;
   return true;
 }
@@ -209,8 +209,8 @@ name_args (const char *name)
 static void
 destroy (const char *name)
 {
-  run ("destroy", json_pack ("{s:s,s:b,s:b}", "name", name, "recursive", 1,
-                             "force", 1));
+  run ("destroy",
+       json_pack ("{s:s,s:b,s:b}", "name", name, "recursive", 1, "force", 1));
 }
 
 static void
@@ -227,8 +227,8 @@ make_pool (void)
   write_some (v, 40);
   nbdedup_volume_close (v);
   run ("snapshot", name_args ("golden@v1"));
-  run ("clone", json_pack ("{s:s,s:s}", "snapshot", "golden@v1", "name",
-                           "clone"));
+  run ("clone",
+       json_pack ("{s:s,s:s}", "snapshot", "golden@v1", "name", "clone"));
   v = open_volume ("clone");
   write_some (v, 10);
   nbdedup_volume_close (v);
@@ -242,8 +242,7 @@ expect_block (struct nbdedup_volume *v, uint64_t nr)
   uint8_t buf[BLOCK], wanted[BLOCK];
 
   fill_random (wanted, BLOCK, nr);
-  must (nbdedup_volume_read (v, buf, BLOCK,
-                             nr % NR_BLOCKS * (uint64_t) BLOCK));
+  must (nbdedup_volume_read (v, buf, BLOCK, nr % NR_BLOCKS * (uint64_t) BLOCK));
   if (memcmp (buf, wanted, BLOCK) != 0)
     die ("a block is not what was written");
 }
@@ -269,8 +268,8 @@ has_volume (const char *name)
   size_t i;
 
   json_array_foreach (json_object_get (list, "volumes"), i, v)
-    found |= strcmp (json_string_value (json_object_get (v, "name")),
-                     name) == 0;
+    found |= strcmp (json_string_value (json_object_get (v, "name")), name) ==
+      0;
   json_decref (list);
   return found;
 }
@@ -325,7 +324,7 @@ prepare_volume (void)
   nbdedup_volume_close (v);
 }
 
-static uint64_t unflushed;      /* a block that only memory has */
+static uint64_t unflushed; /* a block that only memory has */
 
 static void
 write_unflushed (const char *name)
@@ -364,8 +363,7 @@ static void
 after_destroy (bool done)
 {
   if (has_volume ("new") == done)
-    die ("destroy %s, but the list says otherwise",
-         done ? "worked" : "failed");
+    die ("destroy %s, but the list says otherwise", done ? "worked" : "failed");
   if (!done)
     expect_unflushed ("new");
 }
@@ -417,8 +415,7 @@ args_set (void)
 static json_t *
 args_set_pool (void)
 {
-  return json_pack ("{s:s,s:s}", "property", "drift-keep", "value",
-                    "all:1d");
+  return json_pack ("{s:s,s:s}", "property", "drift-keep", "value", "all:1d");
 }
 
 static json_t *
@@ -466,8 +463,7 @@ after_shrink (bool done)
     die ("resize worked, but the volume is not smaller");
   if (!shrunk)
     return;
-  run ("resize", json_pack ("{s:s,s:I}", "name", "new", "size",
-                            VOLUME_BYTES));
+  run ("resize", json_pack ("{s:s,s:I}", "name", "new", "size", VOLUME_BYTES));
   v = open_volume ("new");
   must (nbdedup_volume_read (v, buf, BLOCK, VOLUME_BYTES - BLOCK));
   if (!is_zero (buf, BLOCK))
@@ -562,8 +558,8 @@ try_command (size_t i, long nth)
   note_requests (false);
   failed = has_failed;
   if (result == NULL && (errno != ENOMEM || nbdedup_error ()[0] == '\0'))
-    die ("request %ld: %s failed with %d: %s", nth, commands[i].command,
-         errno, nbdedup_error ());
+    die ("request %ld: %s failed with %d: %s", nth, commands[i].command, errno,
+         nbdedup_error ());
   if (result == NULL && !failed)
     die ("%s failed by itself: %s", commands[i].command, nbdedup_error ());
   commands[i].after (result != NULL);
@@ -583,9 +579,10 @@ all_properties (void)
 
   json_array_foreach (json_object_get (list, "volumes"), i, v) {
     name = json_object_get (v, "name");
-    json_array_append_new (all, call ("get", json_pack
-                                      ("{s:s, s:O}", "property", "all",
-                                       "name", name)));
+    json_array_append_new (all,
+                           call ("get",
+                                 json_pack ("{s:s, s:O}", "property", "all",
+                                            "name", name)));
     json_array_append (all, name);
     json_array_append (all, json_object_get (v, "origin"));
   }
@@ -634,8 +631,9 @@ try_opens (long step)
   json_t *list;
   long nth, nr = 0;
 
-  run ("set", json_pack ("{s:s,s:s,s:s}", "property", "allow", "value", "1,2",
-                         "name", "golden"));
+  run ("set",
+       json_pack ("{s:s,s:s,s:s}", "property", "allow", "value", "1,2", "name",
+                  "golden"));
   list = all_properties ();
   printf ("open");
   fflush (stdout);

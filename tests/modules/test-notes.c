@@ -107,7 +107,7 @@ test_retention (void)
   size_t nr = 0, i, j;
 
   start (1);
-  folds[nr] = fold_of_age (0);  /* when the pool was made */
+  folds[nr] = fold_of_age (0); /* when the pool was made */
   times[nr++] = clock_s;
   /* The youngest are the closest. */
   for (i = NR_STEPS; i > 0; --i)
@@ -151,7 +151,7 @@ test_clock_set_back (void)
   make_fold ();
   expect (fold_of_age (DAY + 1) == before);
   expect (fold_of_age (DAY) > before);
-  clock_s = 500;                /* an empty battery */
+  clock_s = 500; /* an empty battery */
   expect (fold_of_age (0) == 0);
   make_fold ();
   expect (fold_of_age (0) == fold_now () && fold_of_age (1) == 0);
@@ -167,15 +167,16 @@ expect_quota (uint64_t blocks)
   settle ();
   notes_get_quota (pool->notes, &quota);
   if (quota.blocks != blocks || quota.bytes != blocks * BLOCK)
-    die ("over quota: %" PRIu64 " blocks, %" PRIu64 " bytes, expected %"
-         PRIu64 " blocks", quota.blocks, quota.bytes, blocks);
+    die ("over quota: %" PRIu64 " blocks, %" PRIu64 " bytes, expected %" PRIu64
+         " blocks",
+         quota.blocks, quota.bytes, blocks);
 }
 
 static uint64_t
 write_over_quota (void)
 {
   write_blocks (100, 50, 100);
-  settle ();                    /* durable, with its count */
+  settle (); /* durable, with its count */
   write_blocks (200, 30, 200);
   must (nbdedup_volume_flush (handle));
   return 0;
@@ -187,13 +188,12 @@ test_quota (void)
   struct notes_quota quota;
 
   start (1);
-  run ("set", json_pack ("{s:s, s:s}", "property", "ddt-quota", "value",
-                         "1K"));
+  run ("set", json_pack ("{s:s, s:s}", "property", "ddt-quota", "value", "1K"));
   write_blocks (0, 40, 1);
   settle ();
   write_blocks (50, 10, 51);
   settle ();
-  write_blocks (60, 10, 51);    /* not found: they are not in the index */
+  write_blocks (60, 10, 51); /* not found: they are not in the index */
   expect_quota (10 + 10);
   close_pool ();
   (void) crash_after (write_over_quota);
@@ -210,7 +210,9 @@ forget_notes (void *arg, struct meta_conn *c, struct meta_state *state)
   (void) arg;
   (void) state;
   return meta_report_put (c, "folds", "[1, \"x\"]") == -1 ||
-    meta_report_put (c, "ddt-quota", "nonsense") == -1 ? -1 : 0;
+      meta_report_put (c, "ddt-quota", "nonsense") == -1
+    ? -1
+    : 0;
 }
 
 static void
@@ -232,8 +234,8 @@ int
 main (int argc, char *argv[])
 {
   static const struct engine_case cases[] = {
-    CASE (quota), CASE (ages), CASE (retention), CASE (clock_set_back),
-    CASE (nothing_there), { NULL, NULL },
+    CASE (quota),          CASE (ages),          CASE (retention),
+    CASE (clock_set_back), CASE (nothing_there), { NULL, NULL },
   };
 
   return run_cases (argc, argv, cases);

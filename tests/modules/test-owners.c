@@ -22,8 +22,8 @@
 
 /* Number 0 owns the rest. */
 static const char *const paths[NR_PATHS] = {
-  "<rest>", "/a", "/a-b/c", "/a/b", "/a/c/d", "/z", "p2:/a/b", "p2:/c",
-  "<journal>",
+  "<rest>", "/a",      "/a-b/c", "/a/b",      "/a/c/d",
+  "/z",     "p2:/a/b", "p2:/c",  "<journal>",
 };
 
 static uint64_t seed;
@@ -49,8 +49,8 @@ expect (const json_t *list, const char *key, const char *name,
   const uint64_t found = figure (list, key, name, class);
 
   if (found != expected)
-    die ("SEED=%" PRIu64 ": %s has %" PRIu64 " bytes (%s), not %" PRIu64,
-         seed, name, found, class, expected);
+    die ("SEED=%" PRIu64 ": %s has %" PRIu64 " bytes (%s), not %" PRIu64, seed,
+         name, found, class, expected);
 }
 
 /* Disjoint extents, each byte with an owner in 'model', added out of order. */
@@ -58,7 +58,9 @@ static void
 add_extents (struct owner_map *m, struct rng *rng, unsigned size,
              uint8_t *model)
 {
-  struct { unsigned offset, len, owner; } list[64], swap;
+  struct {
+    unsigned offset, len, owner;
+  } list[64], swap;
   unsigned nr = 0, at = 0, i, j;
 
   while (at < size && nr < 64) {
@@ -93,8 +95,8 @@ is_in (const char *path, const char *tree)
 static void
 one_round (struct rng *rng)
 {
-  static const char *const trees[] = { "/", "/a/", "/a/c/", "/a-b/", "p2:/",
-                                       "p2:/a/" };
+  static const char *const trees[] = { "/",     "/a/",  "/a/c/",
+                                       "/a-b/", "p2:/", "p2:/a/" };
   static const char *const classes[] = { "sibling", "unique" };
   const unsigned size = rng_between (rng, 1, SIZE_MAX_BYTES);
   const unsigned block = 1u << rng_between (rng, 3, 8);
@@ -112,7 +114,7 @@ one_round (struct rng *rng)
     if (rng_percent (rng, 40))
       continue;
     k = rng_below (rng, 2);
-    len = block;                /* the last block may end behind the image */
+    len = block; /* the last block may end behind the image */
     owner_map_count (m, at, len, k);
     sum[k] += len;
     for (i = at; i < at + len; ++i)

@@ -22,8 +22,8 @@
 
 #define PIECE 4000u
 #define NR_LEAVES 16000u
-#define IMAGE_BLOCKS 16000u     /* from this leaf on: */
-#define STATE_PAGES 8           /* state, layers, a new run */
+#define IMAGE_BLOCKS 16000u /* from this leaf on: */
+#define STATE_PAGES 8       /* state, layers, a new run */
 #define IMAGE_LEAF NR_LEAVES
 #define COPY_LEAF (IMAGE_LEAF + IMAGE_BLOCKS / LEAF_BLOCKS)
 #define END_LEAF (COPY_LEAF + NR_LEAVES)
@@ -109,8 +109,8 @@ end_piece (void)
   /* Fewer than before: the WAL has begun again. */
   pages = l.after < l.before ? l.after : l.after - l.before;
   if (pages > l.promised + STATE_PAGES)
-    die ("%s: a fold wrote %" PRIu64 " pages, and was promised %" PRIu64,
-         scene, pages, l.promised);
+    die ("%s: a fold wrote %" PRIu64 " pages, and was promised %" PRIu64, scene,
+         pages, l.promised);
   written += pages;
   promised += l.promised;
 }
@@ -210,9 +210,10 @@ main (void)
 
   rng = rng_make (seed ? strtoull (seed, NULL, 0) : clock_ns (), 0);
   start (2);
-  run ("create", json_pack ("{s:s, s:I, s:i}", "name", "large", "size",
-                            (json_int_t) END_LEAF * LEAF_BLOCKS * BLOCK,
-                            "block-size", (int) BLOCK));
+  run ("create",
+       json_pack ("{s:s, s:I, s:i}", "name", "large", "size",
+                  (json_int_t) END_LEAF * LEAF_BLOCKS * BLOCK, "block-size",
+                  (int) BLOCK));
   v = open_volume ("large");
   run_scene ("image order", in_order, IMAGE_BLOCKS);
   run_scene ("a block of each leaf", one_of_each_leaf, NR_LEAVES);
@@ -220,8 +221,7 @@ main (void)
   run_scene ("duplicates", any_duplicate, 8000);
   run_scene ("overwrites", any_of_the_image, 8000);
   snapshot ("large@a");
-  run_scene ("a block of each leaf, second layer", one_of_each_leaf,
-             NR_LEAVES);
+  run_scene ("a block of each leaf, second layer", one_of_each_leaf, NR_LEAVES);
   run_scene ("overwrites, second layer", any_of_the_image, 4000);
   run_scene ("trims", trim_any, 8000);
   snapshot ("large@b");

@@ -31,10 +31,8 @@ time (time_t *t)
 static uint64_t
 prune (const char *key, uint64_t value)
 {
-  json_t *result = call ("prune", json_pack ("{s:I}", key,
-                                             (json_int_t) value));
-  uint64_t n =
-    json_integer_value (json_object_get (result, "pruned_entries"));
+  json_t *result = call ("prune", json_pack ("{s:I}", key, (json_int_t) value));
+  uint64_t n = json_integer_value (json_object_get (result, "pruned_entries"));
 
   json_decref (result);
   return n;
@@ -159,7 +157,7 @@ test_oldest (void)
  * Races.  Inside the transaction readers still see the old state of pool.db.
  */
 
-static uint64_t target, other;  /* addresses */
+static uint64_t target, other; /* addresses */
 static struct digest digest;
 static bool pruned, again;
 
@@ -385,7 +383,7 @@ test_crashes (void)
   write_blocks (0, NR_BLOCKS, 1);
   settle ();
   close_pool ();
-  for (nth = 1; ; ++nth) {
+  for (nth = 1;; ++nth) {
     crashed = crashes_at_sync (nth, open_for_prune, prune_all);
     open_and_attach ();
     expect_all ();
@@ -405,10 +403,17 @@ int
 main (int argc, char *argv[])
 {
   static const struct engine_case cases[] = {
-    CASE (crashes), CASE (shared_stays), CASE (many), CASE (oldest),
-    CASE (prune_wins), CASE (reference_wins), CASE (dropped_reference),
-    CASE (undone), CASE (undone_in_use),
-    CASE (death), { NULL, NULL },
+    CASE (crashes),
+    CASE (shared_stays),
+    CASE (many),
+    CASE (oldest),
+    CASE (prune_wins),
+    CASE (reference_wins),
+    CASE (dropped_reference),
+    CASE (undone),
+    CASE (undone_in_use),
+    CASE (death),
+    { NULL, NULL },
   };
 
   return run_cases (argc, argv, cases);

@@ -34,15 +34,15 @@ static char dir[] = "punch-XXXXXX";
 static struct disk {
   struct lock lock;
   pthread_cond_t changed;
-  bool hold;                    /* a punch waits until this is false */
-  unsigned skip;                /* ... but not the next ones */
-  bool full;                    /* nothing can be allocated during a punch */
-  bool ends;                    /* the next allocation ends 'hold' */
-  int punch_errno;              /* not 0: a punch fails so */
-  bool forget;                  /* a punch frees nothing */
+  bool hold;       /* a punch waits until this is false */
+  unsigned skip;   /* ... but not the next ones */
+  bool full;       /* nothing can be allocated during a punch */
+  bool ends;       /* the next allocation ends 'hold' */
+  int punch_errno; /* not 0: a punch fails so */
+  bool forget;     /* a punch frees nothing */
   unsigned nr_allocated;
   bool punching;
-  off_t first;                  /* ... from here on, now or before */
+  off_t first; /* ... from here on, now or before */
 } disk;
 
 static void
@@ -99,7 +99,8 @@ fallocate (int fd, int mode, off_t offset, off_t len)
   int r = 0, err;
 
   if (!(mode & FALLOC_FL_PUNCH_HOLE))
-    return allocate () == -1 ? -1
+    return allocate () == -1
+      ? -1
       : (int) syscall (SYS_fallocate, fd, mode, offset, len);
   begin_punch (offset);
   if (disk.punch_errno != 0) {
@@ -227,8 +228,8 @@ hold_up_punches (void)
   fill (NR_SEGMENTS);
   hold_punches ();
   for (i = 0; i < MAX_RECORDS; ++i)
-    records[i].doomed =
-      records[i].p.addr / nr_sectors < SPACE_SPARE_SEGMENTS + 2;
+    records[i].doomed = records[i].p.addr / nr_sectors <
+      SPACE_SPARE_SEGMENTS + 2;
   fold (0);
   wait_for_punch ();
   fold (100);

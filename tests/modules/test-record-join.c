@@ -137,9 +137,10 @@ expect (struct releases r, unsigned a, unsigned b, unsigned c)
     fatal ("%s", nbdedup_error ());
   if (freed[0] != 0 || freed[1] != a * sectors || freed[2] != b * sectors ||
       freed[3] != c * sectors)
-    fatal ("content %u, given back %u, %u, %u, %u times: %" PRIu64 ", %"
-           PRIu64 ", %" PRIu64 " sectors come back", r.content, r.by[0],
-           r.by[1], r.by[2], r.by[3], freed[1], freed[2], freed[3]);
+    fatal ("content %u, given back %u, %u, %u, %u times: %" PRIu64 ", %" PRIu64
+           ", %" PRIu64 " sectors come back",
+           r.content, r.by[0], r.by[1], r.by[2], r.by[3], freed[1], freed[2],
+           freed[3]);
 }
 
 static void
@@ -169,7 +170,9 @@ static void
 test_several (void)
 {
   const struct releases r[] = {
-    { 2, { 0, 1, 0, 0 } }, { 0, { 1, 0, 2, 0 } }, { 1, { 0, 1, 1, 0 } },
+    { 2, { 0, 1, 0, 0 } },
+    { 0, { 1, 0, 2, 0 } },
+    { 1, { 0, 1, 1, 0 } },
   };
   const uint64_t sectors = BLOCK / pool->sector_bytes;
   uint64_t freed[NR_WHO + 1];
@@ -177,15 +180,17 @@ test_several (void)
   if (try (r, 3, freed) == -1)
     fatal ("%s", nbdedup_error ());
   if (freed[1] != sectors || freed[2] != sectors || freed[3] != 0)
-    fatal ("%" PRIu64 ", %" PRIu64 ", %" PRIu64 " sectors", freed[1],
-           freed[2], freed[3]);
+    fatal ("%" PRIu64 ", %" PRIu64 ", %" PRIu64 " sectors", freed[1], freed[2],
+           freed[3]);
 }
 
 static void
 test_damage (void)
 {
   const struct releases r[] = {
-    { 2, { 0, 2, 0, 0 } }, { 2, { 1, 1, 0, 0 } }, { 0, { 3, 0, 0, 1 } },
+    { 2, { 0, 2, 0, 0 } },
+    { 2, { 1, 1, 0, 0 } },
+    { 0, { 3, 0, 0, 1 } },
   };
   const uint64_t right = addr[1];
   uint64_t freed[NR_WHO + 1];
@@ -212,8 +217,8 @@ main (void)
             fast_directory ());
   if (mkdtemp (directory) == NULL ||
       nbdedup_pool_create (directory, NULL) == -1 ||
-      (pool = nbdedup_pool_open (directory, NULL, "test-record-join",
-                                 0)) == NULL)
+      (pool = nbdedup_pool_open (directory, NULL, "test-record-join", 0)) ==
+        NULL)
     fatal ("%s: %s", directory, nbdedup_error ());
   for (i = 0; i < NR_VOLUMES; ++i)
     make_volume (i);

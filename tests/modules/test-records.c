@@ -75,7 +75,7 @@ test_domain_of_a_volume_with_data (void)
 {
   start (1);
   nbdedup_volume_close (handle);
-  must (set_domain ("red"));    /* allowed, as it is empty */
+  must (set_domain ("red")); /* allowed, as it is empty */
   attach ();
   write_block (0, 1);
   nbdedup_volume_close (handle);
@@ -105,7 +105,7 @@ test_nobody_attaches_while_the_domain_is_set (void)
 
   start (1);
   nbdedup_volume_close (handle);
-  txg_enter (pool->txg, 0, 0);  /* so "set" can look, but not go on */
+  txg_enter (pool->txg, 0, 0); /* so "set" can look, but not go on */
   job_start (&set, do_set_domain, 0);
   poll (NULL, 0, A_WHILE_MS);
   expect (!set.done);
@@ -140,7 +140,7 @@ test_compressed_only_if_that_saves_a_sector (void)
     expect (state == MAP_POINTER);
     expect ((ptr.codec != CODEC_NONE) == cases[i].compressed);
     expect (cases[i].compressed ? ptr.psize <= BLOCK - 512
-            : ptr.psize == BLOCK);
+                                : ptr.psize == BLOCK);
   }
   end ();
 }
@@ -149,7 +149,9 @@ static void
 test_dead_or_referred_to (void)
 {
   struct record record = {
-    .ptr = { .addr = 12345, .psize = BLOCK }, .lsize = BLOCK, .domain = 77,
+    .ptr = { .addr = 12345, .psize = BLOCK },
+    .lsize = BLOCK,
+    .domain = 77,
     .flags = RECORD_INDEXED,
   };
   struct ddt *ddt;
@@ -194,7 +196,7 @@ test_space_waits_for_readers (void)
   write_block (0, 1);
   settle ();
   ticket = quiesce_enter (&pool->quiesce);
-  write_block (0, 2);           /* its lookup enters later, and leaves */
+  write_block (0, 2); /* its lookup enters later, and leaves */
   must (writeback_drain (pool->writeback, NULL));
   job_start (&fold, do_fold, 0);
   poll (NULL, 0, A_WHILE_MS);
@@ -207,10 +209,10 @@ test_space_waits_for_readers (void)
 
 /* Figures to check inside the transaction, before the commit. */
 struct inside {
-  uint64_t fold;                /* before, in pool.db */
+  uint64_t fold; /* before, in pool.db */
   uint64_t free_bytes, live_bytes;
   unsigned records_syncs;
-  bool disturbed;               /* by another fold */
+  bool disturbed; /* by another fold */
 };
 
 static int
@@ -257,8 +259,10 @@ test_nothing_is_given_up_before_the_commit (void)
     space_get_info (pool->space, &space);
     journal_get_usage (pool->journal, &live, &ring);
     in = (struct inside) {
-      .fold = state.fold, .free_bytes = space.free_bytes,
-      .live_bytes = live, .records_syncs = syncs_records,
+      .fold = state.fold,
+      .free_bytes = space.free_bytes,
+      .live_bytes = live,
+      .records_syncs = syncs_records,
     };
     must (txg_run (pool->txg, look_inside, NULL, &in));
   }

@@ -25,7 +25,7 @@
 static char directory[PATH_MAX];
 struct nbdedup_pool *pool;
 static struct nbdedup_volume *volume;
-static uint8_t content[PIECE];  /* the same block, again and again */
+static uint8_t content[PIECE]; /* the same block, again and again */
 
 static void
 attach (void)
@@ -121,11 +121,16 @@ static void
 test_pack (void)
 {
   static const uint64_t counts[] = {
-    0, 1, UINT64_C (0xffffffff), UINT64_C (0x100000000),
-    UINT64_C (0x100000001), RECORD_REFCOUNT_MAX - 1, RECORD_REFCOUNT_MAX,
+    0,
+    1,
+    UINT64_C (0xffffffff),
+    UINT64_C (0x100000000),
+    UINT64_C (0x100000001),
+    RECORD_REFCOUNT_MAX - 1,
+    RECORD_REFCOUNT_MAX,
   };
-  struct record r = { .ptr = { .addr = 1000, .psize = BLOCK },
-                      .lsize = BLOCK }, s;
+  struct record r = { .ptr = { .addr = 1000, .psize = BLOCK }, .lsize = BLOCK },
+                s;
   uint8_t buf[RECORD_ENTRY_MAX];
   size_t i, len;
 
@@ -134,7 +139,8 @@ test_pack (void)
     r.flags = i & 1 ? RECORD_INDEXED : 0;
     len = record_pack (&r, buf);
     if (record_unpack (1000 / RECORD_GROUP_SECTORS, buf, len, &s) !=
-        (int) len || s.refcount != counts[i] || s.flags != r.flags)
+          (int) len ||
+        s.refcount != counts[i] || s.flags != r.flags)
       die ("a count of %" PRIu64 " came back as %" PRIu64, counts[i],
            s.refcount);
   }
@@ -236,11 +242,11 @@ destroy (uint64_t nr)
   json_t *stat;
 
   nbdedup_volume_close (volume);
-  json_decref (call ("destroy", json_pack ("{s:s, s:b}", "name", "v", "wait",
-                                           1)));
+  json_decref (
+    call ("destroy", json_pack ("{s:s, s:b}", "name", "v", "wait", 1)));
   stat = call ("stat", NULL);
-  if (json_integer_value (json_object_get (json_object_get (stat, "pool"),
-                                           "records")) != 0)
+  if (json_integer_value (
+        json_object_get (json_object_get (stat, "pool"), "records")) != 0)
     die ("the record survives its %" PRIu64 " references", nr);
   json_decref (stat);
   if (nr_errors () != 0)
@@ -260,10 +266,10 @@ main (void)
   make_directory (directory, usual_directory (), "test-references");
   must (nbdedup_pool_create (directory, NULL));
   open_default (directory, "test-references");
-  json_decref (call ("create", json_pack ("{s:s, s:I, s:i}", "name", "v",
-                                          "size",
-                                          (json_int_t) (nr + 64) * BLOCK,
-                                          "block-size", (int) BLOCK)));
+  json_decref (call ("create",
+                     json_pack ("{s:s, s:I, s:i}", "name", "v", "size",
+                                (json_int_t) (nr + 64) * BLOCK, "block-size",
+                                (int) BLOCK)));
   attach ();
   test_many (nr);
   test_base (nr, (UINT64_C (1) << 32) - 20);

@@ -96,7 +96,7 @@ use_and_end (void)
   expect (pool_figure ("records") == NR_RECORDS);
   write_blocks (0, NR_EQUAL, 5000);
   settle ();
-  write_blocks (300, 200, 7000);        /* in space that is free by mistake */
+  write_blocks (300, 200, 7000); /* in space that is free by mistake */
   settle ();
   expect (pool_figure ("records") == NR_RECORDS + NR_EQUAL + 200);
   reopen_pool ();
@@ -140,23 +140,22 @@ repair_and_use (plant_fn *fn, bool offline, const char *key)
 }
 
 /* Repair in the same open pool, and after opening it again. */
-#define BOTH(name, prepare, fn, key)                    \
-  static void                                           \
-  test_##name (void)                                    \
-  {                                                     \
-    int offline;                                        \
-                                                        \
-    for (offline = 0; offline < 2; ++offline) {         \
-      start_pool ();                                    \
-      prepare;                                          \
-      repair_and_use (fn, offline, key);                \
-    }                                                   \
+#define BOTH(name, prepare, fn, key)                                           \
+  static void test_##name (void)                                               \
+  {                                                                            \
+    int offline;                                                               \
+                                                                               \
+    for (offline = 0; offline < 2; ++offline) {                                \
+      start_pool ();                                                           \
+      prepare;                                                                 \
+      repair_and_use (fn, offline, key);                                       \
+    }                                                                          \
   }
 
-#define RECORD(block, delta)                            \
-  do {                                                  \
-    planted_addr = address_of (block);                  \
-    planted_delta = (delta);                            \
+#define RECORD(block, delta)                                                   \
+  do {                                                                         \
+    planted_addr = address_of (block);                                         \
+    planted_delta = (delta);                                                   \
   } while (0)
 
 /* Blocks 3 and 67 refer to the record. */
@@ -374,13 +373,13 @@ test_read_error_loses_nothing (void)
   expect (number (result, "errors") > 0);
   expect (number (result, "lost_blocks") == 0);
   json_decref (result);
-  write_blocks (700, 2 * NR_EQUAL, 30000);      /* not in its place */
+  write_blocks (700, 2 * NR_EQUAL, 30000); /* not in its place */
   settle ();
   expect_blocks ();
   repair (0);
   expect_blocks ();
-  must (nbdedup_volume_trim (handle, 2 * NR_EQUAL * BLOCK,
-                             (uint64_t) 700 * BLOCK));
+  must (
+    nbdedup_volume_trim (handle, 2 * NR_EQUAL * BLOCK, (uint64_t) 700 * BLOCK));
   use_and_end ();
 }
 
@@ -585,7 +584,7 @@ test_while_it_is_written (void)
   unsigned i;
 
   start_pool ();
-  reopen ();                    /* or a fold that meets it stops the pool */
+  reopen (); /* or a fold that meets it stops the pool */
   job_start (&job, write_on, 400);
   for (i = 0; !job.done; ++i) {
     RECORD (i % NR_EQUAL, i % 2 ? 2 : -1);
@@ -666,7 +665,7 @@ test_killed_while_repairing (void)
 }
 
 static const struct engine_case cases[] = {
-  CASE (killed_while_repairing),        /* forks: first */
+  CASE (killed_while_repairing), /* forks: first */
   CASE (only_a_leak_is_left),
   CASE (layer_counts_too_low),
   CASE (replay_meets_the_damage),

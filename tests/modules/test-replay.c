@@ -22,12 +22,12 @@ test_flush_syncs_records_and_journal (void)
   start (1);
   records = syncs_records;
   journal = syncs_journal;
-  write_blocks (0, 256, 1);     /* too much for the journal to carry */
+  write_blocks (0, 256, 1); /* too much for the journal to carry */
   must (nbdedup_volume_flush (handle));
   expect (syncs_records > records);
   expect (syncs_journal > journal);
   journal = syncs_journal;
-  write_block (0, 1000);        /* the journal carries it */
+  write_block (0, 1000); /* the journal carries it */
   must (nbdedup_volume_flush (handle));
   expect (syncs_journal > journal);
   journal = syncs_journal;
@@ -110,15 +110,15 @@ zero_record (uint64_t addr)
   expect (fclose (f) == 0);
 }
 
-static uint64_t evicted;        /* a record that only memory has; 0: none */
+static uint64_t evicted; /* a record that only memory has; 0: none */
 
 int
 posix_fadvise (int fd, off_t offset, off_t len, int advice)
 {
   uint64_t addr = evicted;
 
-  if (evicted > 0 && offset == 0 && len == 0 &&
-      advice == POSIX_FADV_DONTNEED && is_file (fd, "records")) {
+  if (evicted > 0 && offset == 0 && len == 0 && advice == POSIX_FADV_DONTNEED &&
+      is_file (fd, "records")) {
     evicted = 0;
     zero_record (addr);
   }
@@ -148,11 +148,11 @@ expect_state (const char *state, const char *text)
     WITH_LOCK (&pool->admin);
     result = call ("status", NULL);
   }
-  expect (strcmp (json_string_value (json_object_get (result, "state")),
-                  state) == 0);
+  expect (
+    strcmp (json_string_value (json_object_get (result, "state")), state) == 0);
   json_array_foreach (json_object_get (result, "problems"), i, problem)
-    if (text && strstr (json_string_value (json_object_get (problem, "text")),
-                        text))
+    if (text &&
+        strstr (json_string_value (json_object_get (problem, "text")), text))
       found = true;
   expect (found);
   json_decref (result);
@@ -175,11 +175,11 @@ test_replay_of_a_record_that_never_arrived (void)
   expect_content (63, 1063);
 
   result = call ("recovery", NULL);
-  place = json_array_get (json_object_get
-                          (json_object_get (result, "recovery"), "dropped"),
+  place = json_array_get (json_object_get (json_object_get (result, "recovery"),
+                                           "dropped"),
                           0);
-  expect (strcmp (json_string_value (json_object_get (place, "name")), "v")
-          == 0);
+  expect (strcmp (json_string_value (json_object_get (place, "name")), "v") ==
+          0);
   expect (number (place, "offset") == 7 * BLOCK);
   expect (number (place, "length") == BLOCK);
   json_decref (result);
@@ -302,7 +302,7 @@ overwrite_and_use (bool sectors)
   settle ();
   segment_of_7 = address_of (7) / (SEGMENT_BYTES / 512);
   must (txg_run (pool->txg, use_all, NULL, &sectors));
-  write_blocks (0, 2, 2000);    /* carried */
+  write_blocks (0, 2, 2000); /* carried */
   must (nbdedup_volume_flush (handle));
   write_blocks (10, 64, 3000);
   must (nbdedup_volume_flush (handle));
@@ -328,7 +328,8 @@ static void
 test_replay_of_a_record_where_a_map_has_another (void)
 {
   static uint64_t (*const fns[]) (void) = {
-    overwrite_and_use_slots, overwrite_and_use_sectors,
+    overwrite_and_use_slots,
+    overwrite_and_use_sectors,
   };
   unsigned i;
 
@@ -378,12 +379,13 @@ spoil_batch (unsigned from_last, off_t offset, size_t len)
   FILE *f = fopen (path, "r+");
 
   expect (f != NULL && len <= sizeof zeroes);
-  for (pos = JOURNAL_HEADER_BYTES; fseeko (f, pos, SEEK_SET) == 0 &&
-         fread (buf, sizeof buf, 1, f) == 1; pos += JOURNAL_ALIGN) {
+  for (pos = JOURNAL_HEADER_BYTES;
+       fseeko (f, pos, SEEK_SET) == 0 && fread (buf, sizeof buf, 1, f) == 1;
+       pos += JOURNAL_ALIGN) {
     if (memcmp (buf, "NBJB\1", 5) != 0)
       continue;
     expect (nr < 100);
-    memcpy (&seqs[nr], buf + 32, sizeof seq);   /* little-endian, as here */
+    memcpy (&seqs[nr], buf + 32, sizeof seq); /* little-endian, as here */
     found[nr++] = pos;
   }
   for (i = 0; i < nr; ++i)
@@ -443,12 +445,15 @@ test_replay_of_a_damaged_batch (void)
       if (part == 0 || which == 1)
         expect_content (2, 1000);
       else
-        expect_eio (2);         /* its batch, or that of its record */
+        expect_eio (2); /* its batch, or that of its record */
       /* The batch has holes in two places. */
       expect_content (100, 0);
       expect (reported ("damaged") == part);
       expect (reported ("lost_blocks") ==
-              (part == 0 ? 0 : which == 0 ? 1 : which == 1 ? 64 : 3));
+              (part == 0      ? 0
+                 : which == 0 ? 1
+                 : which == 1 ? 64
+                              : 3));
       if (part != 0)
         expect_state ("critical", "blocks is lost");
       check_pool ();
@@ -506,7 +511,7 @@ test_replay_of_two_batches (void)
 
   start_closed (64);
   crash_after (overwrite_twice);
-  for (i = 0; i < 2; ++i) {     /* the second open has nothing to replay */
+  for (i = 0; i < 2; ++i) { /* the second open has nothing to replay */
     open_and_attach ();
     expect_content (0, 2000);
     expect_content (1, 2001);
@@ -661,7 +666,7 @@ test_record_that_only_a_crash_leaves (void)
   expect (crash_after (refer_during_the_fold) == 1);
   open_and_attach ();
   expect_content (0, 0);
-  expect_content (1, 0);        /* was not flushed */
+  expect_content (1, 0); /* was not flushed */
   settle ();
   expect (count_limbo () == 0);
   txg_get_state (pool->txg, &state);

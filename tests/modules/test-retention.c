@@ -22,7 +22,7 @@
 
 static uint64_t seed;
 
-#define fatal(fmt, ...)                                         \
+#define fatal(fmt, ...)                                                        \
   die ("SEED=%" PRIu64 " line %d: " fmt, seed, __LINE__, ##__VA_ARGS__)
 
 /*----------------------------------------------------------------------
@@ -33,18 +33,52 @@ static void
 test_policies (void)
 {
   static const char *const good[] = {
-    RETENTION_DEFAULT, "all:1h", "all:forever", "weekly:forever", "hourly:1h",
-    "all:1d,hourly:25h", "hourly:1w,daily:8d,weekly:3w", "daily:1y",
-    "all:1d,hourly:7d,daily:90d,weekly:forever", "all:999999y",
+    RETENTION_DEFAULT,
+    "all:1h",
+    "all:forever",
+    "weekly:forever",
+    "hourly:1h",
+    "all:1d,hourly:25h",
+    "hourly:1w,daily:8d,weekly:3w",
+    "daily:1y",
+    "all:1d,hourly:7d,daily:90d,weekly:forever",
+    "all:999999y",
   };
   static const char *const bad[] = {
-    "", ",", "all", "all:", ":1d", "all:0d", "all:1", "all:d", "all:1m",
-    "all:-1d", "all:+1d", "all: 1d", "all:1d ", " all:1d", "all:1d,",
-    ",all:1d", "all:1dd", "all:1.5d", "ALL:1d", "monthly:1y", "alll:1d",
-    "all:1d,all:2d", "daily:2d,hourly:3d", "all:1d,hourly:1d",
-    "all:2d,hourly:1d", "all:1d,daily:47h", "daily:23h", "weekly:6d",
-    "all:forever,daily:forever", "all:foreve", "all:forevers",
-    "all:1000000d", "all:18446744073709551617d", "hourly:1h,daily:1d",
+    "",
+    ",",
+    "all",
+    "all:",
+    ":1d",
+    "all:0d",
+    "all:1",
+    "all:d",
+    "all:1m",
+    "all:-1d",
+    "all:+1d",
+    "all: 1d",
+    "all:1d ",
+    " all:1d",
+    "all:1d,",
+    ",all:1d",
+    "all:1dd",
+    "all:1.5d",
+    "ALL:1d",
+    "monthly:1y",
+    "alll:1d",
+    "all:1d,all:2d",
+    "daily:2d,hourly:3d",
+    "all:1d,hourly:1d",
+    "all:2d,hourly:1d",
+    "all:1d,daily:47h",
+    "daily:23h",
+    "weekly:6d",
+    "all:forever,daily:forever",
+    "all:foreve",
+    "all:forevers",
+    "all:1000000d",
+    "all:18446744073709551617d",
+    "hourly:1h,daily:1d",
     "all:1d,hourly:7d,daily:90d,weekly:10y,weekly:20y",
     "all:1d,hourly:7d,daily:90d,weekly:000000000000000000000000000000000010y",
     "all:1d,hourly:7d,daily:90d,weekly:10y                                  "
@@ -81,8 +115,11 @@ calendar_bucket (uint64_t time_s, uint64_t grain_s, char buf[32])
   struct tm tm;
 
   gmtime_r (&t, &tm);
-  strftime (buf, 32, grain_s == HOUR ? "%Y-%j %H" : grain_s == DAY ? "%Y-%j" :
-            "%G-%V", &tm);
+  strftime (buf, 32,
+            grain_s == HOUR    ? "%Y-%j %H"
+              : grain_s == DAY ? "%Y-%j"
+                               : "%G-%V",
+            &tm);
 }
 
 static bool
@@ -182,7 +219,9 @@ test_years (const char *text, uint64_t start, size_t max)
   for (i = 0; i < NR_HOURS; ++i) {
     now = start + i * HOUR;
     all[i] = (struct retention_sample) {
-      .id = i * 3 + 1, .time = now, .asked = i % 97 == 5,
+      .id = i * 3 + 1,
+      .time = now,
+      .asked = i % 97 == 5,
     };
     kept[nr_kept++] = all[i];
     nr_kept = retention_now (&p, now, kept, nr_kept);
@@ -225,12 +264,12 @@ random_policy (struct rng *rng, struct retention_policy *p)
       if (rng_percent (rng, 40))
         continue;
       /* Often only the length that is needed. */
-      hours += lengths[k] / HOUR + rng_below (rng, rng_percent (rng, 50) ? 2 :
-                                              300);
+      hours += lengths[k] / HOUR +
+        rng_below (rng, rng_percent (rng, 50) ? 2 : 300);
       if (k == 0 && hours == 0)
         hours = 1;
-      len += (size_t) sprintf (text + len, "%s%s:%" PRIu64 "h",
-                               len ? "," : "", grains[k], hours);
+      len += (size_t) sprintf (text + len, "%s%s:%" PRIu64 "h", len ? "," : "",
+                               grains[k], hours);
     }
   } while (len == 0);
   if (retention_policy_parse (text, p) == -1)
@@ -257,7 +296,9 @@ test_random (struct rng *rng, bool clock_jumps)
     if (clock_jumps && rng_percent (rng, 2))
       now -= rng_below (rng, 10 * DAY);
     all[i] = (struct retention_sample) {
-      .id = i + 5, .time = now, .asked = rng_percent (rng, 15),
+      .id = i + 5,
+      .time = now,
+      .asked = rng_percent (rng, 15),
     };
     kept[nr_kept++] = all[i];
     if (i == max - 1 || rng_percent (rng, often))
@@ -287,9 +328,9 @@ test_clock_set_back (void)
   struct retention_sample s[] = {
     { .id = 1, .time = noon - 30 * DAY },
     { .id = 2, .time = noon },
-    { .id = 3, .time = noon - HOUR },   /* the same day, and "before" */
+    { .id = 3, .time = noon - HOUR }, /* the same day, and "before" */
     { .id = 4, .time = noon + 3 * DAY },
-    { .id = 5, .time = noon + 400 * DAY },      /* of the future */
+    { .id = 5, .time = noon + 400 * DAY }, /* of the future */
     { .id = 6, .time = noon + 5 * DAY },
   };
   struct retention_policy p;
@@ -298,8 +339,8 @@ test_clock_set_back (void)
   if (retention_policy_parse ("hourly:1d,daily:1y", &p) == -1)
     die ("%s", nbdedup_error ());
   nr = retention_now (&p, noon + 5 * DAY, s, 6);
-  if (nr != 5 || s[0].id != 1 || s[1].id != 2 || s[2].id != 4 ||
-      s[3].id != 5 || s[4].id != 6)
+  if (nr != 5 || s[0].id != 1 || s[1].id != 2 || s[2].id != 4 || s[3].id != 5 ||
+      s[4].id != 6)
     die ("a clock that is set back changes what is kept");
   retention_apply (&p, noon, s, 0);
 }

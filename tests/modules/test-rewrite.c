@@ -55,15 +55,16 @@ expect_text_of (struct nbdedup_volume *h, uint64_t block, uint64_t content)
 static void
 set (const char *property, const char *value)
 {
-  run ("set", json_pack ("{s:s,s:s,s:s}", "property", property, "value",
-                         value, "name", "v"));
+  run ("set",
+       json_pack ("{s:s,s:s,s:s}", "property", property, "value", value, "name",
+                  "v"));
 }
 
 static json_t *
 rewrite (const char *name, bool dedup)
 {
-  json_t *result = call ("rewrite", json_pack ("{s:s,s:b}", "name", name,
-                                               "dedup", dedup));
+  json_t *result = call ("rewrite",
+                         json_pack ("{s:s,s:b}", "name", name, "dedup", dedup));
 
   check_pool ();
   return result;
@@ -132,17 +133,16 @@ test_form (void)
     expect (number (result, "records") == 2 * NR_TEXTS);
     expect (number (result, "rewritten_records") == NR_TEXTS);
     expect (before - (uint64_t) number (result, "before_bytes") +
-            (uint64_t) number (result, "after_bytes") ==
+              (uint64_t) number (result, "after_bytes") ==
             pool_figure ("stored_bytes"));
     json_decref (result);
-    expect ((pool_figure ("stored_bytes") == 2 * NR_TEXTS * BLOCK) ==
-            (i == 2));
+    expect ((pool_figure ("stored_bytes") == 2 * NR_TEXTS * BLOCK) == (i == 2));
     expect_texts ();
     expect (rewrite_and_get ("v", false, "rewritten_records") == 0);
     expect (rewrite_and_get ("v", false, "before_bytes") == 0);
   }
   expect (address_of (NR_TEXTS) == address);
-  write_text (2000, 1005);      /* what was rewritten is found */
+  write_text (2000, 1005); /* what was rewritten is found */
   settle ();
   expect (address_of (2000) == address_of (5));
   scrub_pool ();
@@ -196,8 +196,8 @@ test_sharing (void)
   run ("clone", json_pack ("{s:s,s:s}", "snapshot", "v@s", "name", "c"));
   clone = open_volume ("c");
   snapshot = open_name ("v@s");
-  write_text (2000, 1007);      /* a duplicate, in the head */
-  write_blocks (0, 1, 77);      /* so that only the snapshot has the text */
+  write_text (2000, 1007); /* a duplicate, in the head */
+  write_blocks (0, 1, 77); /* so that only the snapshot has the text */
   settle ();
   records = pool_figure ("records");
   set ("compress", "zstd");
@@ -289,8 +289,8 @@ test_quota (void)
   write_blocks (0, 300, 1000);
   settle ();
   run ("prune", json_pack ("{s:i}", "percent", 100));
-  run ("set", json_pack ("{s:s,s:s}", "property", "ddt-quota", "value",
-                         "5000"));
+  run ("set",
+       json_pack ("{s:s,s:s}", "property", "ddt-quota", "value", "5000"));
   result = rewrite ("v", true);
   expect (number (result, "indexed_records") == 100);
   expect (number (result, "over_quota_records") == 200);
@@ -373,7 +373,9 @@ begin_join (uint64_t from, uint64_t to)
   batch.segments = calloc (1, sizeof *batch.segments);
   expect (batch.p && batch.segments);
   batch.p[0] = (struct move) {
-    .record = record_of (to), .old = old.ptr, .inserted = true,
+    .record = record_of (to),
+    .old = old.ptr,
+    .inserted = true,
   };
   batch.nr = batch.nr_segments = 1;
   batch.segments[0] = old.ptr.addr / (SEGMENT_BYTES / pool->sector_bytes);
@@ -409,7 +411,7 @@ static void
 test_join_in_steps (void)
 {
   start_equal ();
-  write_block (5, 10);          /* so that the segment is not empty */
+  write_block (5, 10); /* so that the segment is not empty */
   settle ();
   begin_join (1000, 0);
   while (pool->moves->under_way) {
@@ -483,7 +485,7 @@ static void
 write_duplicate (void)
 {
   if (!pool->moves->under_way) {
-    at_sync_of_records = write_duplicate;       /* not yet */
+    at_sync_of_records = write_duplicate; /* not yet */
     return;
   }
   write_text (1800, 1005);
@@ -508,7 +510,7 @@ test_new_reference_to_the_old (void)
   result = rewrite ("v", false);
   expect (at_sync_of_records == NULL);
   expect (before - (uint64_t) number (result, "before_bytes") +
-          (uint64_t) number (result, "after_bytes") ==
+            (uint64_t) number (result, "after_bytes") ==
           pool_figure ("stored_bytes"));
   json_decref (result);
   expect (address_of (5) != old && address_of (1800) == old);
@@ -532,7 +534,7 @@ look_at_segment (void)
   if (pool->moves->under_way)
     was_drained = space_drain_one (pool->space, old_segment) == 0;
   else
-    at_sync_of_records = look_at_segment;       /* not yet */
+    at_sync_of_records = look_at_segment; /* not yet */
 }
 
 static void
@@ -570,7 +572,7 @@ test_interrupted (void)
   start (1);
   write_twice ();
   set ("compress", "zstd");
-  for (interrupt_at = 1; ; interrupt_at += interrupt_at / 3 + 1, ++runs) {
+  for (interrupt_at = 1;; interrupt_at += interrupt_at / 3 + 1, ++runs) {
     nr_calls = 0;
     result = command_run (pool, "rewrite", args, interrupt, NULL);
     check_pool ();
@@ -692,11 +694,23 @@ int
 main (int argc, char *argv[])
 {
   static const struct engine_case cases[] = {
-    CASE (crash), CASE (form), CASE (no_worse_form), CASE (sharing),
-    CASE (dedup), CASE (pruned), CASE (quota), CASE (damage),
-    CASE (drains), CASE (join_in_steps), CASE (join_with_the_dead),
-    CASE (join_with_the_dying), CASE (new_reference_to_the_old),
-    CASE (interrupted), CASE (held_back), CASE (copies), { NULL },
+    CASE (crash),
+    CASE (form),
+    CASE (no_worse_form),
+    CASE (sharing),
+    CASE (dedup),
+    CASE (pruned),
+    CASE (quota),
+    CASE (damage),
+    CASE (drains),
+    CASE (join_in_steps),
+    CASE (join_with_the_dead),
+    CASE (join_with_the_dying),
+    CASE (new_reference_to_the_old),
+    CASE (interrupted),
+    CASE (held_back),
+    CASE (copies),
+    { NULL },
   };
 
   return run_cases (argc, argv, cases);

@@ -23,7 +23,7 @@
 static uint64_t seed;
 static struct rng rng;
 
-static uint64_t fs_free;        /* pages */
+static uint64_t fs_free; /* pages */
 static struct room_pages files;
 static struct room *room;
 
@@ -53,7 +53,9 @@ allocate (void *opaque, uint64_t db_pages, uint64_t wal_pages)
 {
   (void) opaque;
   return take (&files.allocated, db_pages) == -1 ||
-    take (&files.wal_allocated, wal_pages) == -1 ? -1 : 0;
+      take (&files.wal_allocated, wal_pages) == -1
+    ? -1
+    : 0;
 }
 
 static void
@@ -92,9 +94,9 @@ static const struct room_ops ops = {
 };
 
 /* The model's figures of the txgs. */
-static uint64_t waiting;        /* blocks, accepted */
-static uint64_t full_pages;     /* that the next change splits */
-static uint64_t new_blocks;     /* since they last filled a page */
+static uint64_t waiting;    /* blocks, accepted */
+static uint64_t full_pages; /* that the next change splits */
+static uint64_t new_blocks; /* since they last filled a page */
 static uint64_t open_blocks, open_pages, folding_blocks, folding_pages;
 
 static void
@@ -144,14 +146,14 @@ fold (void)
     writes = files.used + grows;
   if (writes > files.wal_allocated)
     die ("SEED=%" PRIu64 ": a fold of %" PRIu64 " blocks writes %" PRIu64
-         " pages, the WAL has room for %" PRIu64, seed, folding_blocks,
-         writes, files.wal_allocated);
+         " pages, the WAL has room for %" PRIu64,
+         seed, folding_blocks, writes, files.wal_allocated);
   if (txg_is_huge && writes > room_fold_pages (room, 0))
     die ("SEED=%" PRIu64 ": room_fold_pages is too small", seed);
   if (files.used + grows > files.allocated)
     die ("SEED=%" PRIu64 ": pool.db has %" PRIu64 " pages, grows by %" PRIu64
-         ", and has room for %" PRIu64, seed, files.used, grows,
-         files.allocated);
+         ", and has room for %" PRIu64,
+         seed, files.used, grows, files.allocated);
   files.used += grows;
   if (grows > fills)
     full_pages -= grows - fills;
@@ -257,7 +259,7 @@ random_life (uint64_t used, uint64_t free_pages, unsigned steps)
     case 0:
       fold ();
       break;
-    case 1:                     /* other programs take or free space */
+    case 1: /* other programs take or free space */
       if (rng_percent (&rng, 50))
         fs_free -= rng_below (&rng, fs_free + 1);
       else
@@ -266,7 +268,7 @@ random_life (uint64_t used, uint64_t free_pages, unsigned steps)
     case 2:
       room_give_back (room);
       break;
-    case 3:                     /* a volume was destroyed */
+    case 3: /* a volume was destroyed */
       files.used -= rng_below (&rng, files.used / 4 + 1);
       if (files.used == 0)
         files.used = 1;
@@ -289,9 +291,9 @@ random_life (uint64_t used, uint64_t free_pages, unsigned steps)
   fs_free = 0;
   fold ();
   if (room_reserve (room, 1, ROOM_OVERWRITE) == -1)
-    die ("SEED=%" PRIu64 ": with %" PRIu64 " pages of %" PRIu64 ", and %"
-         PRIu64 " in the WAL, nothing can be overwritten", seed, files.used,
-         files.allocated, files.wal_allocated);
+    die ("SEED=%" PRIu64 ": with %" PRIu64 " pages of %" PRIu64 ", and %" PRIu64
+         " in the WAL, nothing can be overwritten",
+         seed, files.used, files.allocated, files.wal_allocated);
   waiting++;
   end ();
 }
@@ -445,8 +447,8 @@ neighbours (void)
   for (leaf = 0; leaf < 2 * ROOM_AREA_LEAVES; ++leaf)
     room_touch_leaf (&t, 1, leaf, true);
   assert (t.leaves == 2 && t.neighbours == 2 * ROOM_AREA_LEAVES - 2);
-  assert (room_touched_pages (&t) == 2 * ROOM_LEAF_PAGES +
-          ROOM_AREA_LEAVES - 1);
+  assert (room_touched_pages (&t) ==
+          2 * ROOM_LEAF_PAGES + ROOM_AREA_LEAVES - 1);
   t = room_touch (room);
   for (leaf = 0; leaf < ROOM_AREA_LEAVES; ++leaf) {
     room_touch_leaf (&t, 2, leaf, false);

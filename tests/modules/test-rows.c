@@ -20,10 +20,10 @@
 static uint64_t seed;
 static struct rng rng;
 
-#define expect_seed(cond)                                               \
-  do {                                                                  \
-    if (!(cond))                                                        \
-      die ("SEED=%" PRIu64 " line %d: %s", seed, __LINE__, #cond);      \
+#define expect_seed(cond)                                                      \
+  do {                                                                         \
+    if (!(cond))                                                               \
+      die ("SEED=%" PRIu64 " line %d: %s", seed, __LINE__, #cond);             \
   } while (0)
 
 /*----------------------------------------------------------------------
@@ -51,7 +51,8 @@ next_record (const struct record *last, uint64_t addr)
     r.ptr.psize = r.lsize;
   else if (r.ptr.psize > r.lsize || rng_percent (&rng, 50))
     r.ptr.psize = 1 + (uint32_t) rng_below (&rng, r.lsize);
-  r.refcount = rng_percent (&rng, 80) ? 1
+  r.refcount = rng_percent (&rng, 80)
+    ? 1
     : counts[rng_below (&rng, sizeof counts / sizeof counts[0])];
   if (rng_percent (&rng, 10))
     r.flags ^= rng_percent (&rng, 50) ? RECORD_INDEXED : RECORD_COPY;
@@ -68,10 +69,13 @@ static size_t
 make_group (uint8_t entries[RECORD_ROW_MAX])
 {
   struct record r = {
-    .ptr = { .psize = 4096 }, .lsize = 4096, .flags = RECORD_INDEXED,
+    .ptr = { .psize = 4096 },
+    .lsize = 4096,
+    .flags = RECORD_INDEXED,
   };
   const unsigned most = 1 + (unsigned) rng_below (&rng, 40);
-  unsigned sector = rng_percent (&rng, 50) ? 0
+  unsigned sector = rng_percent (&rng, 50)
+    ? 0
     : (unsigned) rng_below (&rng, RECORD_GROUP_SECTORS);
   size_t len = 0;
 
@@ -155,7 +159,9 @@ test_length (void)
 {
   static uint8_t in[RECORD_ROW_MAX], row[RECORD_ROW_MAX];
   struct record r = {
-    .ptr = { .codec = CODEC_LZ4 }, .lsize = 4096, .flags = RECORD_INDEXED,
+    .ptr = { .codec = CODEC_LZ4 },
+    .lsize = 4096,
+    .flags = RECORD_INDEXED,
     .refcount = 1,
   };
   size_t len = 0;
@@ -263,7 +269,9 @@ static void
 test_odd_entries (void)
 {
   static const uint8_t bad[][3] = {
-    { 0x80, 0x80, 0x80 }, { 1, 0x80, 0x80 }, { 1, 2, 3 },
+    { 0x80, 0x80, 0x80 },
+    { 1, 0x80, 0x80 },
+    { 1, 2, 3 },
   };
   uint8_t in[2 * INDEX_ENTRY_LEN], out[64];
   const struct index_entry high = { .prefix = INDEX_PREFIX_MASK, .addr = 1 };
@@ -274,9 +282,13 @@ test_odd_entries (void)
   index_entry_pack (&high, in);
   index_entry_pack (&low, in + INDEX_ENTRY_LEN);
   expect_seed (index_row_pack (in, sizeof in, out) == 0);
-  index_entry_pack (&(struct index_entry) {
-    .prefix = INDEX_PREFIX_MASK, .addr = ADDR_MAX, .removed = true,
-  }, in);
+  index_entry_pack (
+    &(struct index_entry) {
+      .prefix = INDEX_PREFIX_MASK,
+      .addr = ADDR_MAX,
+      .removed = true,
+    },
+    in);
   expect_seed (index_row_pack (in, INDEX_ENTRY_LEN, out) == 0);
 
   for (i = 0; i < 3; ++i)

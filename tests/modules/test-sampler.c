@@ -103,7 +103,7 @@ test_interval (void)
   had = nr_samples ("big@v1");
   must (nbdedup_pool_close (pool));
   serve (1);
-  wait_for_count ("samples", 2);        /* big@v1, silver@v1 */
+  wait_for_count ("samples", 2); /* big@v1, silver@v1 */
   wait_for_count ("skipped", 4);
   n = sampler_count ("samples");
   if (n != 2 || nr_samples ("big@v1") != had + 1)
@@ -114,13 +114,13 @@ test_interval (void)
   if (last_unique ("big@v1", "clone-of-big-7") != 1 ||
       nr_samples ("big@v1") != had + 2)
     fatal ("the sample does not have what was written before it");
-  run ("resize", json_pack ("{s:s, s:i}", "name", "clone-of-big-8", "size",
-                            2 << 20));
+  run ("resize",
+       json_pack ("{s:s, s:i}", "name", "clone-of-big-8", "size", 2 << 20));
   wait_for_count ("samples", ++n);
   run ("destroy", json_pack ("{s:s}", "name", "clone-of-big-9"));
   wait_for_count ("samples", ++n);
-  run ("clone", json_pack ("{s:s, s:s}", "snapshot", "big@v1", "name",
-                           "another"));
+  run ("clone",
+       json_pack ("{s:s, s:s}", "snapshot", "big@v1", "name", "another"));
   wait_for_count ("samples", ++n);
   run ("snapshot", json_pack ("{s:s}", "name", "another@a"));
   change ("another", 78);
@@ -135,8 +135,7 @@ test_interval (void)
   skipped = sampler_count ("skipped");
   wait_for_count ("skipped", skipped + 4);
   if (sampler_count ("samples") != n)
-    fatal ("%d samples, expected %d", (int) sampler_count ("samples"),
-           (int) n);
+    fatal ("%d samples, expected %d", (int) sampler_count ("samples"), (int) n);
   must (nbdedup_pool_close (pool));
 }
 
@@ -171,8 +170,9 @@ test_snapshots (void)
   if (n > most)
     fatal ("%d samples after a burst of snapshots", (int) n);
   /* A snapshot of a clone's clone. */
-  run ("clone", json_pack ("{s:s, s:s}", "snapshot", "another@same", "name",
-                           "grandchild"));
+  run ("clone",
+       json_pack ("{s:s, s:s}", "snapshot", "another@same", "name",
+                  "grandchild"));
   change ("grandchild", 81);
   run ("snapshot", json_pack ("{s:s}", "name", "grandchild@x"));
   wait_for_count ("samples", n + 2);
@@ -225,8 +225,8 @@ test_restarts (void)
     after = nr_samples ("silver@v1");
     samples = samples_of ("silver@v1");
     document = json_array_get (samples, after - 1);
-    if (after > before && json_integer_value (
-          json_object_get (document, "time")) < last + 5)
+    if (after > before &&
+        json_integer_value (json_object_get (document, "time")) < last + 5)
       fatal ("a sample was taken too early");
     json_decref (samples);
     must (nbdedup_pool_close (pool));
@@ -246,20 +246,21 @@ test_sampler_error (void)
   serve (1);
   do {
     info = try ("info", NULL, 0);
-    failed = json_is_string (json_object_get (json_object_get (
-      info, "sampler"), "error"));
+    failed = json_is_string (
+      json_object_get (json_object_get (info, "sampler"), "error"));
     json_decref (info);
     clock_sleep_ms (20);
   } while (!failed && clock_ms () < end);
   if (!failed || sampler_count ("samples") != 0)
     fatal ("a sampler that fails does not say so");
-  run ("set", json_pack ("{s:s, s:s}", "property", "drift-keep", "value",
-                         "all:forever"));
+  run ("set",
+       json_pack ("{s:s, s:s}", "property", "drift-keep", "value",
+                  "all:forever"));
   wait_for_count ("samples", 1);
   wait_for_count ("skipped", 1);
   info = try ("info", NULL, 0);
-  if (!json_is_null (json_object_get (json_object_get (info, "sampler"),
-                                      "error")))
+  if (!json_is_null (
+        json_object_get (json_object_get (info, "sampler"), "error")))
     fatal ("a sampler that succeeds has an error");
   json_decref (info);
   must (nbdedup_pool_close (pool));
@@ -296,20 +297,21 @@ make_families (void)
 {
   make_golden ("silver", 2);
   run ("snapshot", json_pack ("{s:s}", "name", "silver@v1"));
-  run ("clone", json_pack ("{s:s, s:s}", "snapshot", "silver@v1", "name",
-                           "s"));
+  run ("clone", json_pack ("{s:s, s:s}", "snapshot", "silver@v1", "name", "s"));
   make_golden ("big", 5);
   run ("snapshot", json_pack ("{s:s}", "name", "big@v1"));
-  run ("clone", json_pack ("{s:s, s:s, s:i}", "snapshot", "big@v1", "name",
-                           "clone-of-big-", "count", 1000));
-  run ("set", json_pack ("{s:s, s:s}", "property", "drift-keep", "value",
-                         "all:12h,hourly:2d,daily:5d"));
+  run ("clone",
+       json_pack ("{s:s, s:s, s:i}", "snapshot", "big@v1", "name",
+                  "clone-of-big-", "count", 1000));
+  run ("set",
+       json_pack ("{s:s, s:s}", "property", "drift-keep", "value",
+                  "all:12h,hourly:2d,daily:5d"));
   /* The copy would heal the page that test_damaged_page damages. */
-  run ("set", json_pack ("{s:s, s:s}", "property", "metadata-copy", "value",
-                         "off"));
+  run ("set",
+       json_pack ("{s:s, s:s}", "property", "metadata-copy", "value", "off"));
 }
 
-static atomic_uint nr_lines;    /* of the log, about the damage */
+static atomic_uint nr_lines; /* of the log, about the damage */
 
 static void
 note_log (enum nbdedup_log_level level, const char *line)
@@ -335,8 +337,7 @@ flip_page (void)
   snprintf (path, sizeof path, "%s/pool.db", directory);
   f = fopen (path, "r+");
   if (f == NULL || fseek (f, at, SEEK_SET) != 0 || (c = getc (f)) == EOF ||
-      fseek (f, at, SEEK_SET) != 0 || putc (c ^ 1, f) == EOF ||
-      fclose (f) != 0)
+      fseek (f, at, SEEK_SET) != 0 || putc (c ^ 1, f) == EOF || fclose (f) != 0)
     fatal ("%s: %s", path, strerror (errno));
 }
 

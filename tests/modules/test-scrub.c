@@ -26,14 +26,14 @@ expect_scrub_at (int line, json_int_t errors, json_int_t repaired)
          (long long) number (result, "errors"),
          (long long) number (result, "repaired_records"));
 }
-#define expect_scrub(errors, repaired) \
+#define expect_scrub(errors, repaired)                                         \
   expect_scrub_at (__LINE__, errors, repaired)
 
 static void
 put_into_records (uint64_t addr, const void *buf, size_t len)
 {
   CLEANUP_FREE char *path = pool_file (directory, "records");
-  int fd = open (path, O_RDWR|O_CLOEXEC);
+  int fd = open (path, O_RDWR | O_CLOEXEC);
 
   expect (fd >= 0);
   expect (pwrite (fd, buf, len, (off_t) addr * 512) == (ssize_t) len);
@@ -116,7 +116,7 @@ test_repaired_from_memory (void)
   start (1);
   write_blocks (0, 20, 1);
   settle ();
-  expect_content (7, 8);        /* now the record cache has it */
+  expect_content (7, 8); /* now the record cache has it */
   spoil (address_of (7));
   expect_scrub (0, 1);
   expect_scrub (0, 0);

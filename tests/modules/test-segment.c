@@ -36,8 +36,8 @@ rnd (unsigned n)
 }
 
 struct model {
-  uint8_t sector[8192];         /* 0 free, 1 record, 2 chunk or header */
-  uint8_t slot[65536];          /* of placed chunks: 1 = used */
+  uint8_t sector[8192]; /* 0 free, 1 record, 2 chunk or header */
+  uint8_t slot[65536];  /* of placed chunks: 1 = used */
   unsigned nr_chunks;
 };
 
@@ -145,7 +145,8 @@ test_random (uint64_t id, uint32_t sector_bytes)
     len = 1 + rnd (rnd (4) ? 8 : n / 8);
     a = rnd (n - len + 1);
     switch (rnd (6)) {
-    case 0: case 1:
+    case 0:
+    case 1:
       r = segment_map_set (map, a, len);
       assert ((r == 0) == model_is (m, a, len, 0));
       if (r == 0) {
@@ -155,7 +156,8 @@ test_random (uint64_t id, uint32_t sector_bytes)
       else
         assert (errno == EIO);
       break;
-    case 2: case 3:
+    case 2:
+    case 3:
       r = segment_map_clear (map, a, len);
       assert ((r == 0) == model_is (m, a, len, 1));
       if (r == 0) {
@@ -273,7 +275,7 @@ test_damage (uint64_t id, uint32_t sector)
 {
   struct segment_map *map = segment_map_new (id, sector);
   const unsigned cs = map->chunk_sectors;
-  const unsigned base = 32 * cs;        /* behind the store's header */
+  const unsigned base = 32 * cs; /* behind the store's header */
   const unsigned map_slots = map->slots_per_chunk;
   uint8_t *buf, bad[8192];
   size_t len, i, chunks, slots;
@@ -300,12 +302,12 @@ test_damage (uint64_t id, uint32_t sector)
   expect_damaged (id, sector, bad, len + 1, NULL);
   expect_damaged (id + 1, sector, buf, len, "checksum");
 
-#define BAD(change, text)                               \
-  do {                                                  \
-    memcpy (bad, buf, len);                             \
-    change;                                             \
-    seal (id, bad, len);                                \
-    expect_damaged (id, sector, bad, len, text);        \
+#define BAD(change, text)                                                      \
+  do {                                                                         \
+    memcpy (bad, buf, len);                                                    \
+    change;                                                                    \
+    seal (id, bad, len);                                                       \
+    expect_damaged (id, sector, bad, len, text);                               \
   } while (0)
 
   BAD (put_le16 (bad, map->nr_sectors / 2), "number of sectors");
@@ -380,7 +382,9 @@ test_lost (uint32_t sector)
   struct segment_map *map = segment_map_new (3, sector), *row;
   const unsigned cs = map->chunk_sectors, spc = map->slots_per_chunk;
   const uint16_t lost[3] = {
-    SEGMENT_CHUNK_LOST, SEGMENT_CHUNK_LOST, SEGMENT_CHUNK_LOST,
+    SEGMENT_CHUNK_LOST,
+    SEGMENT_CHUNK_LOST,
+    SEGMENT_CHUNK_LOST,
   };
 
   /* The journal names a record in chunk 2 first. */
@@ -415,7 +419,7 @@ test_lost (uint32_t sector)
   assert (row->nr_used == map->nr_used);
   segment_map_free (row);
 
-  assert (segment_map_drop_chunk (map, 2) == -1);       /* in use */
+  assert (segment_map_drop_chunk (map, 2) == -1); /* in use */
   assert (segment_map_drop_chunk (map, 0) == 0);
   assert (map->chunks[0] == SEGMENT_CHUNK_LOST && map->nr_chunks == 3);
   assert (segment_map_clear_slot (map, 2 * spc + 9) == 0);

@@ -58,13 +58,15 @@ expect (unsigned block, uint8_t what)
 static void
 make_clone (void)
 {
-  run ("create", json_pack ("{s:s,s:i,s:i}", "name", "golden", "size",
-                            (int) BLOCK, "block-size", (int) BLOCK));
+  run ("create",
+       json_pack ("{s:s,s:i,s:i}", "name", "golden", "size", (int) BLOCK,
+                  "block-size", (int) BLOCK));
   run ("snapshot", json_pack ("{s:s}", "name", "golden@v1"));
-  run ("clone", json_pack ("{s:s,s:s}", "snapshot", "golden@v1", "name",
-                           "clone"));
-  run ("resize", json_pack ("{s:s,s:i}", "name", "clone", "size",
-                            (int) (NR_BLOCKS * BLOCK)));
+  run ("clone",
+       json_pack ("{s:s,s:s}", "snapshot", "golden@v1", "name", "clone"));
+  run ("resize",
+       json_pack ("{s:s,s:i}", "name", "clone", "size",
+                  (int) (NR_BLOCKS * BLOCK)));
   fill (0, 1);
   run ("snapshot", json_pack ("{s:s}", "name", "clone@a"));
 }

@@ -45,7 +45,7 @@ make_key (struct rng *rng, uint64_t i, uint64_t nr, unsigned kind)
     return nr - i;
   case 3:
     return rng_below (rng, 3);
-  default:                      /* all but one in one part */
+  default: /* all but one in one part */
     return i == 7 ? UINT64_MAX : rng_below (rng, 1000);
   }
 }
@@ -103,8 +103,8 @@ sort_sizes (uint64_t seed)
 }
 
 struct looks {
-  uint64_t nr;                  /* so far */
-  uint64_t stop_at;             /* 0: never */
+  uint64_t nr;      /* so far */
+  uint64_t stop_at; /* 0: never */
 };
 
 static int
@@ -146,7 +146,8 @@ sort_looking (uint64_t nr, uint64_t memory_bytes, uint64_t stop_at,
     die ("%" PRIu64 " of %" PRIu64 " items came back", i, nr);
   if (stop_at != 0 && (r != -1 || errno != EINTR || looks.nr != stop_at))
     die ("it was to stop at look %" PRIu64 ", and looks up %" PRIu64
-         " times: %d", stop_at, looks.nr, r);
+         " times: %d",
+         stop_at, looks.nr, r);
   sorter_free (s);
 }
 
@@ -167,8 +168,8 @@ look_up (void)
   sort_looking (100 * fits, SORTER_MEMORY_MIN, 0, found);
   if (found[0] < 99 || found[1] < 6 * 2 * 100 || found[2] < 2 * 100)
     die ("looks: %" PRIu64 " for 100 runs, %" PRIu64 " while they are "
-         "merged, %" PRIu64 " while all comes back", found[0], found[1],
-         found[2]);
+         "merged, %" PRIu64 " while all comes back",
+         found[0], found[1], found[2]);
 
   sort_looking (7 * fits, SORTER_MEMORY_MIN, 0, found);
   all = found[0] + found[1] + found[2];
@@ -198,8 +199,8 @@ fail_on_full_disk (void)
 static void
 fail_without_directory (void)
 {
-  struct sorter *s = sorter_new ("/nonexistent", sizeof (struct item),
-                                 compare, SORTER_MEMORY_MIN);
+  struct sorter *s = sorter_new ("/nonexistent", sizeof (struct item), compare,
+                                 SORTER_MEMORY_MIN);
   struct item item = { 0 };
   int r = 0;
 

@@ -107,7 +107,7 @@ use_some (void)
   max = reservations[k].lsize / sector_bytes;
   way = rnd (4);
   dead = 0;
-  for (n = 0; n < reservations[k].nr; ) {
+  for (n = 0; n < reservations[k].nr;) {
     unsigned want = 1 + rnd (reservations[k].nr - n);
 
     for (i = 0; i < want; ++i)
@@ -169,21 +169,33 @@ test_random (uint32_t sector, bool small_disk, bool small_memory,
     if (rnd (100) == 0)
       kill = rnd (4) == 0 ? rnd (100) : rnd (20);
     switch (rnd (16)) {
-    case 0: case 1: case 2: case 3: case 4:
+    case 0:
+    case 1:
+    case 2:
+    case 3:
+    case 4:
       reserve_some (&refused);
       break;
-    case 5: case 6: case 7: case 8: case 9: case 10:
+    case 5:
+    case 6:
+    case 7:
+    case 8:
+    case 9:
+    case 10:
       use_some ();
       break;
-    case 11: case 12: case 13:
+    case 11:
+    case 12:
+    case 13:
       if (folding) {
         fold_end ();
         folds++;
       }
       else
         fold_begin (nr_in_state (FREE) < 20000 ||
-                    live_sectors * sector > limit.rlim_cur / 10 * 9 ?
-                    70 : kill);
+                        live_sectors * sector > limit.rlim_cur / 10 * 9
+                      ? 70
+                      : kill);
       break;
     case 14:
       if (rnd (16) == 0) {
@@ -511,10 +523,10 @@ test_damage (void)
   damaged_segment = -1;
 
   /* Impossible claims. */
-#define BAD(a, s, c, n)                                                 \
-  do {                                                                  \
-    p = (struct placement) { .addr = a, .slot = s, .chunk_addr = c };   \
-    errno = 0;                                                          \
+#define BAD(a, s, c, n)                                                        \
+  do {                                                                         \
+    p = (struct placement) { .addr = a, .slot = s, .chunk_addr = c };          \
+    errno = 0;                                                                 \
     assert (space_claim (space, &p, n, false) == -1 && errno == EIO);          \
   } while (0)
   BAD (UINT64_MAX, 1, UINT64_MAX, 1);
@@ -529,7 +541,8 @@ test_damage (void)
   BAD (5 * 8192 + 0, 1, 5 * 8192, 1);
   BAD (0, 1, 1024, 1);
   BAD (1024, 1, 0, 1);
-  p = (struct placement) { .addr = 9 * 8192 + 100, .slot = 1,
+  p = (struct placement) { .addr = 9 * 8192 + 100,
+                           .slot = 1,
                            .chunk_addr = 9 * 8192 };
   assert (space_claim (space, &p, 10, false) == 0);
   assert (length_of (store) == 10 * (uint64_t) SEGMENT_BYTES);

@@ -21,12 +21,12 @@
 
 static uint64_t seed;
 static struct rng rng;
-static uint64_t places[NR_PLACES];      /* ascending */
+static uint64_t places[NR_PLACES]; /* ascending */
 
 static struct disk {
   const char *name;
   struct nbdedup_volume *handle;
-  uint64_t content[NR_PLACES];  /* 0: a hole */
+  uint64_t content[NR_PLACES]; /* 0: a hole */
 } disks[2];
 static unsigned nr_disks;
 
@@ -58,8 +58,8 @@ choose_places (void)
 
 struct expected {
   const struct disk *disk;
-  uint64_t at;                  /* the end of what was reported */
-  bool hole;                    /* the last one */
+  uint64_t at; /* the end of what was reported */
+  bool hole;   /* the last one */
 };
 
 static bool
@@ -81,8 +81,8 @@ check_extent (void *opaque, uint64_t offset, uint64_t len, bool hole)
   unsigned i;
 
   if (offset != e->at || len == 0 || hole == e->hole)
-    die ("SEED=%" PRIu64 ": extent at %" PRIu64 " after %" PRIu64, seed,
-         offset, e->at);
+    die ("SEED=%" PRIu64 ": extent at %" PRIu64 " after %" PRIu64, seed, offset,
+         e->at);
   e->at = offset + len;
   e->hole = hole;
   for (i = 0; hole && i < NR_PLACES; ++i)
@@ -91,8 +91,8 @@ check_extent (void *opaque, uint64_t offset, uint64_t len, bool hole)
            e->disk->name, places[i]);
   for (block = first; !hole && block <= last; ++block)
     if (!is_data (e->disk, block))
-      die ("SEED=%" PRIu64 ": %s: data at block %" PRIu64, seed,
-           e->disk->name, block);
+      die ("SEED=%" PRIu64 ": %s: data at block %" PRIu64, seed, e->disk->name,
+           block);
   return 0;
 }
 
@@ -155,8 +155,8 @@ static void
 clone_it (void)
 {
   run ("snapshot", json_pack ("{s:s}", "name", "large@1"));
-  run ("clone", json_pack ("{s:s, s:s}", "snapshot", "large@1",
-                           "name", "twin"));
+  run ("clone",
+       json_pack ("{s:s, s:s}", "snapshot", "large@1", "name", "twin"));
   disks[1] = disks[0];
   disks[1].name = "twin";
   disks[1].handle = open_volume ("twin");
@@ -194,7 +194,9 @@ do_something (struct disk *d)
   case 2:
     must (txg_run (pool->txg, NULL, NULL, NULL));
     break;
-  case 3: case 4: case 5:
+  case 3:
+  case 4:
+  case 5:
     trim_places (d);
     break;
   default:
@@ -206,8 +208,9 @@ static void
 make_large (void)
 {
   start (2);
-  run ("create", json_pack ("{s:s, s:I, s:i}", "name", "large", "size",
-                            (json_int_t) SIZE, "block-size", (int) BLOCK));
+  run ("create",
+       json_pack ("{s:s, s:I, s:i}", "name", "large", "size", (json_int_t) SIZE,
+                  "block-size", (int) BLOCK));
   memset (disks, 0, sizeof disks);
   disks[0].name = "large";
   nr_disks = 1;

@@ -49,8 +49,11 @@
 static char dir[] = "store-XXXXXX";
 
 static const struct store_header header = {
-  .uuid = "0123456789abcde", .epoch = 7, .sector_bytes = 4096,
-  .features_compat = 0x8000, .features_autoclear = 0x10,
+  .uuid = "0123456789abcde",
+  .epoch = 7,
+  .sector_bytes = 4096,
+  .features_compat = 0x8000,
+  .features_autoclear = 0x10,
 };
 
 /* These replace libc's functions. */
@@ -378,10 +381,10 @@ writer (void *arg)
 
   for (i = 0; i < 200; ++i) {
     memset (buf, me * 31 + i, sizeof buf);
-    assert (store_write (shared, 4 + me * 100 + i % 50 * 2, buf,
-                         sizeof buf) == 0);
-    assert (store_read (shared, 4 + me * 100 + i % 50 * 2, back,
-                        sizeof back) == 0);
+    assert (store_write (shared, 4 + me * 100 + i % 50 * 2, buf, sizeof buf) ==
+            0);
+    assert (store_read (shared, 4 + me * 100 + i % 50 * 2, back, sizeof back) ==
+            0);
     assert (memcmp (buf, back, sizeof buf) == 0);
     if (i % 4 == 0)
       assert (store_sync (shared) == 0);
@@ -420,12 +423,12 @@ test_threads (void)
   shared = store_open ("records", true);
   assert (shared && store_allocate_segment (shared, 0) == 0);
   for (i = 0; i < NR_THREADS; ++i)
-    assert (pthread_create (&threads[i], NULL, writer,
-                            (void *) (uintptr_t) i) == 0);
+    assert (
+      pthread_create (&threads[i], NULL, writer, (void *) (uintptr_t) i) == 0);
   for (i = 0; i < NR_THREADS; ++i)
     assert (pthread_join (threads[i], NULL) == 0);
   assert (store_sync (shared) == 0);
-  assert (!can_drop || cached_pages () <= 4);   /* the header's */
+  assert (!can_drop || cached_pages () <= 4); /* the header's */
   {
     uint8_t buf[100];
 
@@ -554,7 +557,7 @@ test_readonly (void)
   for (i = 100; i < 400; i += 2)
     assert (store_write (s, i, buf, sizeof buf) == 0);
   memset (buf, 'z', sizeof buf);
-  assert (store_write (s, 100, buf, 4096) == 0);        /* overwrites */
+  assert (store_write (s, 100, buf, 4096) == 0); /* overwrites */
   assert (store_write (s, 3, buf, 4096) == -1 && errno == EIO);
   assert (store_overlay_bytes (s) > 149 * sizeof buf + 4096);
   assert (store_overlay_bytes (s) < 151 * (sizeof buf + 100));

@@ -38,22 +38,22 @@ scrub (void)
   return s;
 }
 
-#define expect_scrub(all, summaries, where)                             \
-  do {                                                                  \
-    const struct scrubbed _s = scrub ();                                \
-                                                                        \
-    if (_s.errors != (all) || _s.summary_errors != (summaries) ||       \
-        _s.places != (where))                                           \
-      die ("line %d: scrub: %lld errors, %lld of summaries, %zu places", \
-           __LINE__, (long long) _s.errors,                             \
-           (long long) _s.summary_errors, _s.places);                   \
+#define expect_scrub(all, summaries, where)                                    \
+  do {                                                                         \
+    const struct scrubbed _s = scrub ();                                       \
+                                                                               \
+    if (_s.errors != (all) || _s.summary_errors != (summaries) ||              \
+        _s.places != (where))                                                  \
+      die ("line %d: scrub: %lld errors, %lld of summaries, %zu places",       \
+           __LINE__, (long long) _s.errors, (long long) _s.summary_errors,     \
+           _s.places);                                                         \
   } while (0)
 
 static int
 open_records (void)
 {
   CLEANUP_FREE char *path = pool_file (directory, "records");
-  int fd = open (path, O_RDWR|O_CLOEXEC);
+  int fd = open (path, O_RDWR | O_CLOEXEC);
 
   expect (fd >= 0);
   return fd;
@@ -66,7 +66,7 @@ find_chunk (int fd)
   char buf[8];
   off_t off;
 
-  for (off = STORE_HEADER_BYTES; ; off += CHUNK) {
+  for (off = STORE_HEADER_BYTES;; off += CHUNK) {
     expect (pread (fd, buf, sizeof buf, off) == sizeof buf);
     if (memcmp (buf, "NBDCHUNK", 8) == 0)
       return off;
@@ -80,8 +80,7 @@ spoil (unsigned offset, unsigned len)
   static const uint8_t noise[CHUNK] = { 1, 2, 3 };
   int fd = open_records ();
 
-  expect (pwrite (fd, noise, len, find_chunk (fd) + offset) ==
-          (ssize_t) len);
+  expect (pwrite (fd, noise, len, find_chunk (fd) + offset) == (ssize_t) len);
   close (fd);
 }
 
@@ -209,7 +208,7 @@ test_scrub_tells_data_from_summaries (void)
   spoil (5 * SLOT, 2 * SLOT);
   expect_scrub (3, 2, 1u);
   expect_scrub (1, 0, 1u);
-  write_block (7, 100);         /* heals the block */
+  write_block (7, 100); /* heals the block */
   settle ();
   expect_scrub (0, 0, 0u);
   end ();

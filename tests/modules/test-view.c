@@ -30,18 +30,18 @@
 
 #define NR_CHAINS 4
 #define NR_THREADS 6
-#define NR_SLOTS 1361u          /* prime, of 512 bytes, per chain */
+#define NR_SLOTS 1361u /* prime, of 512 bytes, per chain */
 #define SLOT 512u
-#define CHAIN_BYTES (NR_SLOTS * SLOT)   /* not aligned to blocks */
+#define CHAIN_BYTES (NR_SLOTS * SLOT) /* not aligned to blocks */
 #define VOLUME_BYTES (NR_CHAINS * CHAIN_BYTES)
 #define MAX_WRITES 2000000u
 #define MAX_SNAPSHOTS 40u
 #define NR_VICTIMS 2
 
 struct chain {
-  pthread_mutex_t lock;         /* protects what follows */
-  uint32_t nr;                  /* writes answered */
-  uint64_t *began, *answered;   /* ns, by number; owned */
+  pthread_mutex_t lock;       /* protects what follows */
+  uint32_t nr;                /* writes answered */
+  uint64_t *began, *answered; /* ns, by number; owned */
 };
 
 static struct chain chains[NR_CHAINS];
@@ -65,8 +65,7 @@ fill_slot (uint8_t buf[SLOT], unsigned chain, uint32_t s)
 static uint64_t
 slot_offset (unsigned chain, uint32_t s)
 {
-  return chain * (uint64_t) CHAIN_BYTES +
-    (uint64_t) s * 7 % NR_SLOTS * SLOT;
+  return chain * (uint64_t) CHAIN_BYTES + (uint64_t) s * 7 % NR_SLOTS * SLOT;
 }
 
 static void *
@@ -113,8 +112,7 @@ prefix (const char *name, unsigned chain, const uint8_t *data)
     last = found > last ? found : last;
   }
   if (last >= MAX_WRITES)
-    die ("SEED=%" PRIu64 " %s: chain %u has write %u", seed, name, chain,
-         last);
+    die ("SEED=%" PRIu64 " %s: chain %u has write %u", seed, name, chain, last);
   first = last > NR_SLOTS ? last - NR_SLOTS + 1 : 1;
   for (s = first; s < first + NR_SLOTS; ++s) {
     p = data + slot_offset (chain, s);
@@ -125,8 +123,9 @@ prefix (const char *name, unsigned chain, const uint8_t *data)
     if (memcmp (p, expected, SLOT) != 0) {
       memcpy (&first, p, sizeof first);
       die ("SEED=%" PRIu64 " %s: chain %u has write %u, but at %" PRIu64
-           " where %u belongs it has %u", seed, name, chain, last,
-           slot_offset (chain, s), s <= last ? s : 0, first);
+           " where %u belongs it has %u",
+           seed, name, chain, last, slot_offset (chain, s), s <= last ? s : 0,
+           first);
     }
   }
   return last;
@@ -150,8 +149,8 @@ read_chains (const char *name, uint32_t has[NR_CHAINS])
  * these writes and no others.
  */
 static void
-check_view (const char *name, const uint32_t has[NR_CHAINS],
-            uint64_t asked, uint64_t done)
+check_view (const char *name, const uint32_t has[NR_CHAINS], uint64_t asked,
+            uint64_t done)
 {
   uint64_t earliest = asked, latest = done;
   unsigned c;
@@ -167,8 +166,8 @@ check_view (const char *name, const uint32_t has[NR_CHAINS],
   if (earliest > latest)
     die ("SEED=%" PRIu64 " %s is no single moment: it has a write that began "
          "%" PRIu64 " ns after another one was answered that it lacks, or is "
-         "not from within the command's time", seed, name,
-         earliest - latest);
+         "not from within the command's time",
+         seed, name, earliest - latest);
 }
 
 /*----------------------------------------------------------------------
@@ -225,8 +224,8 @@ cut_off_victims (const char *snapshot, struct rng *rng)
   uint32_t before[NR_CHAINS], after[NR_CHAINS];
   bool rollback = rng_percent (rng, 50);
 
-  run ("clone", json_pack ("{s:s, s:s}", "snapshot", snapshot, "name",
-                           "victim"));
+  run ("clone",
+       json_pack ("{s:s, s:s}", "snapshot", snapshot, "name", "victim"));
   if (rollback) {
     run ("snapshot", json_pack ("{s:s}", "name", "victim@back"));
     read_chains ("victim@back", before);
@@ -235,8 +234,8 @@ cut_off_victims (const char *snapshot, struct rng *rng)
   pthread_barrier_wait (&victims_attach);
   nanosleep (&ts, NULL);
   if (rollback)
-    run ("rollback", json_pack ("{s:s, s:b}", "name", "victim@back",
-                                "force", 1));
+    run ("rollback",
+         json_pack ("{s:s, s:b}", "name", "victim@back", "force", 1));
   else
     run ("destroy", json_pack ("{s:s, s:b}", "name", "victim", "force", 1));
   pthread_barrier_wait (&victims_gone);
@@ -245,8 +244,7 @@ cut_off_victims (const char *snapshot, struct rng *rng)
     read_chains ("victim", after);
     if (memcmp (before, after, sizeof before) != 0)
       die ("SEED=%" PRIu64 " rollback: not what the snapshot has", seed);
-    run ("destroy", json_pack ("{s:s, s:b}", "name", "victim", "recursive",
-                               1));
+    run ("destroy", json_pack ("{s:s, s:b}", "name", "victim", "recursive", 1));
   }
 }
 
@@ -293,22 +291,23 @@ administrate (uint64_t until, unsigned *nr_taken)
     while (nr == MAX_SNAPSHOTS || (nr > 0 && rng_percent (&rng, 40))) {
       i = rng_below (&rng, nr);
       still_the_same (taken[i].name, &taken[i]);
-      run ("destroy", json_pack ("{s:s, s:b, s:b}", "name", taken[i].name,
-                                 "force", 1, "wait", rng_percent (&rng, 30)));
+      run ("destroy",
+           json_pack ("{s:s, s:b, s:b}", "name", taken[i].name, "force", 1,
+                      "wait", rng_percent (&rng, 30)));
       taken[i] = taken[--nr];
     }
     take (&taken[nr++], n);
     i = rng_below (&rng, nr);
     if (rng_percent (&rng, 20)) {
-      run ("clone", json_pack ("{s:s, s:s}", "snapshot", taken[i].name,
-                               "name", "c"));
+      run ("clone",
+           json_pack ("{s:s, s:s}", "snapshot", taken[i].name, "name", "c"));
       still_the_same ("c", &taken[i]);
       run ("snapshot", json_pack ("{s:s}", "name", "c@x"));
       /* v inherits from a clone of its own snapshot. */
-      run ("rebase", json_pack ("{s:s, s:s}", "name", "v", "snapshot",
-                                "c@x"));
-      run ("destroy", json_pack ("{s:s, s:b, s:b}", "name", "c",
-                                 "recursive", 1, "force", 1));
+      run ("rebase", json_pack ("{s:s, s:s}", "name", "v", "snapshot", "c@x"));
+      run ("destroy",
+           json_pack ("{s:s, s:b, s:b}", "name", "c", "recursive", 1, "force",
+                      1));
     }
     if (rng_percent (&rng, 20))
       cut_off_victims (taken[i].name, &rng);
@@ -325,8 +324,8 @@ check_end (void)
   read_chains ("v", has);
   for (c = 0; c < NR_CHAINS; ++c)
     if (has[c] != chains[c].nr)
-      die ("SEED=%" PRIu64 " chain %u has %u writes, answered are %u", seed,
-           c, has[c], chains[c].nr);
+      die ("SEED=%" PRIu64 " chain %u has %u writes, answered are %u", seed, c,
+           has[c], chains[c].nr);
 }
 
 static void
@@ -356,9 +355,9 @@ main (void)
   make_directory (directory, usual_directory (), "test-view");
   must (nbdedup_pool_create (directory, NULL));
   open_pool ();
-  run ("create", json_pack ("{s:s, s:i, s:i}", "name", "v", "size",
-                            (int) VOLUME_BYTES, "block-size",
-                            4096 << seed % 3));
+  run ("create",
+       json_pack ("{s:s, s:i, s:i}", "name", "v", "size", (int) VOLUME_BYTES,
+                  "block-size", 4096 << seed % 3));
   pthread_barrier_init (&victims_attach, NULL, NR_VICTIMS + 1);
   pthread_barrier_init (&victims_gone, NULL, NR_VICTIMS + 1);
   for (i = 0; i < NR_CHAINS; ++i) {

@@ -56,7 +56,8 @@ static void
 write_file (const char *path)
 {
   static const struct warm_section sections[] = {
-    { .type = WARM_RECORDS, .len = 64 }, { .type = WARM_LEAVES },
+    { .type = WARM_RECORDS, .len = 64 },
+    { .type = WARM_LEAVES },
     { .type = WARM_FILTER, .part = 3, .len = NR_WORDS * 8, .nr = 11 },
   };
   struct warm_writer *w = warm_writer_new (path, uuid, &stamp);
@@ -79,8 +80,13 @@ write_file (const char *path)
 static unsigned
 whole_sections (const char *path, const uint64_t right[3])
 {
-  static const struct { enum warm_type type; unsigned part; } names[] = {
-    { WARM_RECORDS, 0 }, { WARM_LEAVES, 0 }, { WARM_FILTER, 3 },
+  static const struct {
+    enum warm_type type;
+    unsigned part;
+  } names[] = {
+    { WARM_RECORDS, 0 },
+    { WARM_LEAVES, 0 },
+    { WARM_FILTER, 3 },
   };
   struct warm_file *f = warm_file_open (path, uuid);
   const struct warm_section *s;
@@ -152,7 +158,7 @@ test_damaged_file (void)
     change_byte (warm_path (), at, (uint8_t) (1 << i % 8));
   }
   expect (whole_sections (warm_path (), right) == 3);
-  for (at = (uint64_t) st.st_size; at > 0; ) {
+  for (at = (uint64_t) st.st_size; at > 0;) {
     at -= at > 400 ? rng_below (&rng, 4096) % (at - 300) + 1 : 1;
     must (truncate (warm_path (), (off_t) at));
     expect (whole_sections (warm_path (), right) < 3);
@@ -199,7 +205,7 @@ test_other_kinds (void)
   write_file (elsewhere);
   must (symlink (elsewhere, warm_path ()));
   expect (warm_file_open (warm_path (), uuid) == NULL);
-  write_file (warm_path ());    /* in place of the link */
+  write_file (warm_path ()); /* in place of the link */
   expect (lstat (warm_path (), &st) == 0 && S_ISREG (st.st_mode));
   must (unlink (elsewhere));
   must (unlink (warm_path ()));
@@ -481,8 +487,9 @@ wait_for_load (json_int_t nr)
 {
   unsigned ms;
 
-  for (ms = 0; figure_of_warmer ("loaded") < nr ||
-         figure_of_warmer ("waiting") > 0; ++ms) {
+  for (ms = 0;
+       figure_of_warmer ("loaded") < nr || figure_of_warmer ("waiting") > 0;
+       ++ms) {
     if (ms == GIVE_UP_MS)
       die ("the caches do not fill");
     poll (NULL, 0, 1);
@@ -622,7 +629,7 @@ test_lists_are_handed_on (void)
   start_with_lists ();
   write_blocks (1000, 200, 5000000);
   reopen_pool ();
-  stall ();                     /* the thread waits at its first leaf */
+  stall (); /* the thread waits at its first leaf */
   start_warmer ();
   while (figure_of_warmer ("waiting") == 0)
     poll (NULL, 0, 1);

@@ -99,7 +99,7 @@ static void
 test_trim_of_what_is_dirty (void)
 {
   start (1);
-  write_blocks (4, 3, 1);       /* no worker has begun */
+  write_blocks (4, 3, 1); /* no worker has begun */
   trim_block (5);
   expect_content (5, 0);
   settle ();
@@ -117,7 +117,7 @@ test_trim_of_what_is_being_stored (void)
   start (1);
   write_block (5, 1);
   settle ();
-  expect_content (5, 1);        /* the leaf is in the cache */
+  expect_content (5, 1); /* the leaf is in the cache */
   write_and_stall (&flush, 5, 2);
   trim_block (5);
   expect_content (5, 0);
@@ -164,14 +164,14 @@ test_two_versions_of_a_block (void)
   start (2);
   write_and_stall (&first, 5, 1);
   write_block (5, 2);
-  job_start (&second, do_flush, 0);     /* the other worker is free */
+  job_start (&second, do_flush, 0); /* the other worker is free */
   poll (NULL, 0, A_WHILE_MS);
   {
     WITH_LOCK (&volume->dirty.lock);
     TAILQ_FOREACH (d, &volume->dirty.open_list, vlink)
       nr++;
   }
-  expect (nr == 1);             /* the second version waits for the first */
+  expect (nr == 1); /* the second version waits for the first */
   unstall ();
   job_end (&first);
   job_end (&second);
@@ -198,8 +198,8 @@ test_extents_of_dirty_blocks (void)
 
   start (1);
   write_block (5, 1);
-  must (nbdedup_volume_extents (handle, NR_BLOCKS * BLOCK, 0, note_extent,
-                                &data));
+  must (
+    nbdedup_volume_extents (handle, NR_BLOCKS * BLOCK, 0, note_extent, &data));
   expect (data == BLOCK);
   end ();
 }
@@ -249,14 +249,13 @@ test_requests_that_are_refused (void)
 
   start (1);
   write_block (0, 1);
-#define refused(error, call)                                    \
-  do {                                                          \
-    errno = 0;                                                  \
-    expect ((call) == -1);                                      \
-    expect (errno == error);                                    \
+#define refused(error, call)                                                   \
+  do {                                                                         \
+    errno = 0;                                                                 \
+    expect ((call) == -1);                                                     \
+    expect (errno == error);                                                   \
   } while (0)
-  readonly = nbdedup_volume_open (pool, "v", NBDEDUP_VOLUME_READONLY, -1,
-                                  NULL);
+  readonly = nbdedup_volume_open (pool, "v", NBDEDUP_VOLUME_READONLY, -1, NULL);
   expect (readonly != NULL);
   fill (buf, 2);
   refused (EROFS, nbdedup_volume_write (readonly, buf, BLOCK, 0));
@@ -281,8 +280,9 @@ static void
 resize (uint64_t blocks)
 {
   nbdedup_volume_close (handle);
-  run ("resize", json_pack ("{s:s,s:I,s:b}", "name", "v", "size",
-                            (json_int_t) blocks * BLOCK, "shrink", 1));
+  run ("resize",
+       json_pack ("{s:s,s:I,s:b}", "name", "v", "size",
+                  (json_int_t) blocks * BLOCK, "shrink", 1));
   attach ();
 }
 
@@ -349,10 +349,10 @@ test_waiting_workers_let_others_begin (void)
   start (0);
   wb = pool->writeback;
   {
-    WITH_LOCK (&wb->lock);      /* the workers run already */
+    WITH_LOCK (&wb->lock); /* the workers run already */
     wb->nr_at_once = 1;
   }
-  drain_zeroes (6);             /* the leaf is in memory */
+  drain_zeroes (6); /* the leaf is in memory */
   write_and_stall (&flush, 5, 1);
   job_start (&zeroes, drain_zeroes, 6);
   poll (NULL, 0, A_WHILE_MS);

@@ -130,8 +130,10 @@ open_with (const char *path, const struct setup *setup, int *rcp)
   sqlite3 *db;
 
   snprintf (uri, sizeof uri, "file:%s%s", path, setup->parameters);
-  rc = sqlite3_open_v2 (uri, &db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE |
-                        SQLITE_OPEN_URI, setup->vfs);
+  rc = sqlite3_open_v2 (uri, &db,
+                        SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE |
+                          SQLITE_OPEN_URI,
+                        setup->vfs);
   assert (db != NULL);
   sqlite3_extended_result_codes (db, 1);
   if (rc == SQLITE_OK) {
@@ -200,9 +202,10 @@ put_row (sqlite3 *db, struct model *model, unsigned key, unsigned version)
   uint8_t buf[ROW_MAX];
   size_t len = row_len (key, version);
   sqlite3_stmt *st;
-  const char *sql = version == 0 ? "DELETE FROM t WHERE k = ?1" :
-    "INSERT INTO t VALUES (?1, ?2, ?3) ON CONFLICT (k) DO UPDATE "
-    "SET s = excluded.s, v = excluded.v";
+  const char *sql = version == 0
+    ? "DELETE FROM t WHERE k = ?1"
+    : "INSERT INTO t VALUES (?1, ?2, ?3) ON CONFLICT (k) DO UPDATE "
+      "SET s = excluded.s, v = excluded.v";
 
   assert (sqlite3_prepare_v2 (db, sql, -1, &st, NULL) == SQLITE_OK);
   sqlite3_bind_int (st, 1, key);
@@ -220,7 +223,8 @@ put_row (sqlite3 *db, struct model *model, unsigned key, unsigned version)
 void
 create_table (sqlite3 *db)
 {
-  run (db, "CREATE TABLE t (k INTEGER PRIMARY KEY, s INTEGER, v BLOB);"
+  run (db,
+       "CREATE TABLE t (k INTEGER PRIMARY KEY, s INTEGER, v BLOB);"
        "CREATE INDEX ts ON t (s, k)");
 }
 
@@ -270,7 +274,7 @@ verify_rows (sqlite3 *db, const struct model *model)
   int rc;
 
   rc = sqlite3_prepare_v2 (db, "SELECT k, v FROM t ORDER BY k", -1, &st, NULL);
-  if (rc == SQLITE_ERROR)       /* no such table */
+  if (rc == SQLITE_ERROR) /* no such table */
     return WRONG;
   if (rc != SQLITE_OK)
     return failed (db, rc);
@@ -312,8 +316,10 @@ verify_index (sqlite3 *db, const struct model *model)
   unsigned key, n = 0, k, expected = 0;
   int rc;
 
-  rc = sqlite3_prepare_v2 (db, "SELECT s, k FROM t INDEXED BY ts "
-                           "ORDER BY s, k", -1, &st, NULL);
+  rc = sqlite3_prepare_v2 (db,
+                           "SELECT s, k FROM t INDEXED BY ts "
+                           "ORDER BY s, k",
+                           -1, &st, NULL);
   if (rc != SQLITE_OK)
     return failed (db, rc);
   while ((rc = sqlite3_step (st)) == SQLITE_ROW) {
@@ -393,8 +399,8 @@ query_int (sqlite3 *db, const char *sql)
 void
 checkpoint (sqlite3 *db)
 {
-  assert (sqlite3_wal_checkpoint_v2 (db, NULL, SQLITE_CHECKPOINT_TRUNCATE,
-                                     NULL, NULL) == SQLITE_OK);
+  assert (sqlite3_wal_checkpoint_v2 (db, NULL, SQLITE_CHECKPOINT_TRUNCATE, NULL,
+                                     NULL) == SQLITE_OK);
 }
 
 void

@@ -35,8 +35,8 @@ extern struct file_bytes read_file (const char *path);
 extern void write_file (const char *path, const void *data, size_t len);
 
 /* Change bytes of a file that may be open, without truncating it. */
-extern void patch_file (const char *path, uint64_t offset, const void *data,
-                        size_t len);
+extern void
+patch_file (const char *path, uint64_t offset, const void *data, size_t len);
 extern void copy_file (const char *from, const char *to);
 extern void remove_all (void);
 
@@ -49,16 +49,16 @@ struct setup {
   int page_size;
   const char *journal_mode;
   const char *synchronous;
-  const char *parameters;       /* of the URI */
+  const char *parameters; /* of the URI */
   const char *vfs;
   int auto_vacuum;
 };
 
 extern const struct setup normal;
-extern const struct setup stock;        /* without our VFS */
+extern const struct setup stock; /* without our VFS */
 
-extern sqlite3 *open_with (const char *path, const struct setup *setup,
-                           int *rcp);
+extern sqlite3 *
+open_with (const char *path, const struct setup *setup, int *rcp);
 extern sqlite3 *open_db (const char *path, const struct setup *setup);
 extern void run (sqlite3 *db, const char *sql);
 extern void close_db (sqlite3 *db);
@@ -66,8 +66,8 @@ extern void checkpoint (sqlite3 *db);
 extern int64_t query_int (sqlite3 *db, const char *sql);
 
 extern void create_table (sqlite3 *db);
-extern void put_row (sqlite3 *db, struct model *model, unsigned key,
-                     unsigned version);
+extern void
+put_row (sqlite3 *db, struct model *model, unsigned key, unsigned version);
 
 /* Make a table that has interior, leaf, overflow and free pages. */
 extern void populate (sqlite3 *db, struct model *model);
@@ -83,8 +83,8 @@ extern enum verdict verify_integrity (sqlite3 *db);
 extern enum verdict verify_db (sqlite3 *db, const struct model *model);
 
 /* The same with a new connection, so that no cache hides damage. */
-extern enum verdict verify (const char *path, const struct setup *setup,
-                            const struct model *model);
+extern enum verdict
+verify (const char *path, const struct setup *setup, const struct model *model);
 
 /* Check that every page of the closed file has the checksum of cksum-vfs.h.
  * The function computes it with code of its own.

@@ -124,7 +124,7 @@ open_with (unsigned nr_workers, bool repair)
   nbdedup_settings_init (&settings);
   settings.nr_workers = nr_workers;
   settings.dirty_max_bytes = dirty_max;
-  settings.commit_interval_ms = 1000000;        /* no commits by time */
+  settings.commit_interval_ms = 1000000; /* no commits by time */
   settings.repair = repair;
   pool = nbdedup_pool_open (directory, &settings, "engine-rig", 0);
   if (pool == NULL)

@@ -23,23 +23,22 @@
 
 #define BLOCK 4096u
 #define NR_BLOCKS 2048u
-#define NR_READERS 8            /* of meta.c: one more would wait for ever */
+#define NR_READERS 8 /* of meta.c: one more would wait for ever */
 /* How long to wait for an event that must not happen. */
 #define A_WHILE_MS 300
 #define GIVE_UP_MS 60000
 
-#define expect(condition)                                       \
-  do {                                                          \
-    if (!(condition))                                           \
-      die ("%s line %d: not true: %s", __func__, __LINE__,      \
-           #condition);                                         \
+#define expect(condition)                                                      \
+  do {                                                                         \
+    if (!(condition))                                                          \
+      die ("%s line %d: not true: %s", __func__, __LINE__, #condition);        \
   } while (0)
 
 /* A pool with one volume, "v". */
 extern char directory[PATH_MAX];
 extern struct nbdedup_volume *handle;
 extern struct volume *volume;
-extern uint64_t dirty_max;      /* as open_pool sets it */
+extern uint64_t dirty_max; /* as open_pool sets it */
 
 /* Make a pool.  'nr_workers' is as in struct nbdedup_settings. */
 extern void start (unsigned nr_workers);
@@ -63,10 +62,10 @@ extern void settle (void);
 extern void fill (uint8_t buf[BLOCK], uint64_t content);
 extern void write_blocks (uint64_t block, unsigned nr, uint64_t content);
 #define write_block(block, content) write_blocks (block, 1, content)
-#define trim_block(block)                                       \
+#define trim_block(block)                                                      \
   must (nbdedup_volume_trim (handle, BLOCK, (block) * (uint64_t) BLOCK))
 extern void expect_content_at (int line, uint64_t block, uint64_t content);
-#define expect_content(block, content) \
+#define expect_content(block, content)                                         \
   expect_content_at (__LINE__, block, content)
 
 /* The address of the block's record. */
@@ -74,7 +73,7 @@ extern uint64_t address_of (uint64_t block);
 
 /* The number of syncs of each file, and of the directory. */
 extern atomic_uint syncs_records, syncs_journal, syncs_wal, syncs_names;
-extern atomic_uint crash_at_sync;       /* counts down; 0: do not crash */
+extern atomic_uint crash_at_sync; /* counts down; 0: do not crash */
 /* The number of syncs of pool.db that fail next; how long each sync takes. */
 extern atomic_uint fail_syncs, sync_ms;
 /* Called once, in the thread that syncs "records". */
@@ -91,8 +90,8 @@ extern uint64_t crash_after (uint64_t (*fn) (void));
 /* Run 'before', if not NULL, and 'fn' in a child process that crashes at the
  * 'nth' sync of 'fn'.  False: 'fn' has fewer syncs.
  */
-extern bool crashes_at_sync (unsigned nth, void (*before) (void),
-                             void (*fn) (void));
+extern bool
+crashes_at_sync (unsigned nth, void (*before) (void), void (*fn) (void));
 
 /* A function that runs in a thread of its own. */
 struct job {
@@ -115,8 +114,8 @@ extern void unstall (void);
 /* Stall, write a block and start to flush it.  Returns when a worker has taken
  * the block and waits for a reader.
  */
-extern void write_and_stall (struct job *flush, uint64_t block,
-                             uint64_t content);
+extern void
+write_and_stall (struct job *flush, uint64_t block, uint64_t content);
 
 /* The last one of an array has no name. */
 struct engine_case {
@@ -126,7 +125,6 @@ struct engine_case {
 #define CASE(name) { #name, test_##name }
 
 /* Run the cases that argv names; without names, all. */
-extern int run_cases (int argc, char *argv[],
-                      const struct engine_case *cases);
+extern int run_cases (int argc, char *argv[], const struct engine_case *cases);
 
 #endif /* NBDEDUP_ENGINE_RIG_H */

@@ -75,14 +75,14 @@ void *__libc_memalign (size_t align, size_t size);
 enum verdict { GO_ON, FAIL, SHORT };
 
 static const char *file, *which, *arm, *log_path, *below, *clock_path;
-static uint64_t wanted;                 /* a stack, or 0: any */
+static uint64_t wanted; /* a stack, or 0: any */
 static long nth = 1, count = 1, depth = 6;
 static int error = EIO, trace = -1;
 static bool transfer_less, memory;
 static long milliseconds;
 static atomic_long calls;
-static _Thread_local bool inside;       /* calls of ours do not count */
-static _Thread_local int faked;         /* SQLite's last result code */
+static _Thread_local bool inside; /* calls of ours do not count */
+static _Thread_local int faked;   /* SQLite's last result code */
 
 static long
 number (const char *name, long otherwise)
@@ -114,7 +114,7 @@ init (void)
   if (path) {
     /* A high number, for programs that expect descriptors from 3 on. */
     fd = syscall (SYS_openat, AT_FDCWD, path,
-                  O_WRONLY|O_CREAT|O_APPEND|O_CLOEXEC, 0666);
+                  O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     trace = fd == -1 ? -1 : fcntl (fd, F_DUPFD_CLOEXEC, 900);
     close (fd);
   }
@@ -134,8 +134,8 @@ init (void)
 
 struct stack {
   uint64_t hash;
-  bool of_memory;               /* libraries do not count */
-  bool library;                 /* of the frame before this one */
+  bool of_memory; /* libraries do not count */
+  bool library;   /* of the frame before this one */
   long nr_ours;
   size_t len;
   char text[2000];
@@ -147,8 +147,7 @@ add (struct stack *s, const char *name, uint64_t at)
   s->hash = (s->hash ^ at) * 0x100000001b3;
   s->hash ^= s->hash >> 29;
   if (s->len < sizeof s->text - 100)
-    s->len += snprintf (s->text + s->len, 100, " %.60s+0x%" PRIx64, name,
-                        at);
+    s->len += snprintf (s->text + s->len, 100, " %.60s+0x%" PRIx64, name, at);
 }
 
 static _Unwind_Reason_Code
@@ -165,7 +164,8 @@ frame (struct _Unwind_Context *context, void *arg)
   path = object.dlfo_link_map->l_name;
   name = strrchr (path, '/');
   name = path[0] == '\0' ? program_invocation_short_name
-    : name ? name + 1 : path;
+    : name               ? name + 1
+                         : path;
   library = strncmp (name, "lib", 3) == 0 && strncmp (name, "libc.", 5) != 0;
   if (!library && strcmp (name, "nbdedup") != 0 &&
       strcmp (name, "nbdkit-dedup-plugin.so") != 0)
@@ -236,13 +236,13 @@ judge (const char *call, const char *name)
 
   if (log_path) {
     fd = syscall (SYS_openat, AT_FDCWD, log_path,
-                  O_WRONLY|O_CREAT|O_APPEND|O_CLOEXEC, 0666);
+                  O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     n = milliseconds
       ? snprintf (text, sizeof text, "%s of %.300s takes long", call, name)
       : transfer_less
       ? snprintf (text, sizeof text, "%s of %.300s is short", call, name)
-      : snprintf (text, sizeof text, "%s of %.300s fails with errno %d",
-                  call, name, error);
+      : snprintf (text, sizeof text, "%s of %.300s fails with errno %d", call,
+                  name, error);
     n += snprintf (text + n, sizeof text - n, "%.*s\n", (int) s.len,
                    s.len ? s.text : "");
     if (fd == -1)
@@ -278,7 +278,8 @@ judge_path (const char *call, char *path)
     return GO_ON;
   base = strrchr (path, '/');
   base = below && strcmp (path, below) == 0 ? strcpy (path, "directory")
-    : base ? base + 1 : path;
+    : base                                  ? base + 1
+                                            : path;
   for (p = base; *p; ++p) {
     digits = strspn (p, "0123456789abcdef");
     if (digits >= 6)
@@ -355,54 +356,54 @@ judge_caller (const char *call, const void *address)
   return v;
 }
 
-#define REAL(ret, name, params)                 \
-  static ret (*real) params;                    \
-                                                \
-  if (real == NULL)                             \
-    real = dlsym (RTLD_NEXT, #name)
+#define REAL(ret, name, params)                                                \
+  static ret (*real) params;                                                   \
+                                                                               \
+  if (real == NULL)                                                            \
+  real = dlsym (RTLD_NEXT, #name)
 
-#define WRAP(ret, name, verdict, failed, params, args)                  \
-  ret name params;                                                      \
-  ret name params                                                       \
-  {                                                                     \
-    REAL (ret, name, params);                                           \
-    return verdict == FAIL ? failed : real args;                        \
+#define WRAP(ret, name, verdict, failed, params, args)                         \
+  ret name params;                                                             \
+  ret name params                                                              \
+  {                                                                            \
+    REAL (ret, name, params);                                                  \
+    return verdict == FAIL ? failed : real args;                               \
   }
 
 #define HALF(len) ((len) > 1 ? (len) / 2 : (len))
 
-#define WRAP_TRANSFER(ret, name, call, params, args)                    \
-  ret name params;                                                      \
-  ret name params                                                       \
-  {                                                                     \
-    enum verdict v = judge_fd (call, fd);                               \
-    REAL (ret, name, params);                                           \
-                                                                        \
-    if (v == FAIL)                                                      \
-      return -1;                                                        \
-    if (v == SHORT)                                                     \
-      len = HALF (len);                                                 \
-    return real args;                                                   \
+#define WRAP_TRANSFER(ret, name, call, params, args)                           \
+  ret name params;                                                             \
+  ret name params                                                              \
+  {                                                                            \
+    enum verdict v = judge_fd (call, fd);                                      \
+    REAL (ret, name, params);                                                  \
+                                                                               \
+    if (v == FAIL)                                                             \
+      return -1;                                                               \
+    if (v == SHORT)                                                            \
+      len = HALF (len);                                                        \
+    return real args;                                                          \
   }
 
-#define WRAP_VECTOR(name, params, args)                                 \
-  ssize_t name params;                                                  \
-  ssize_t name params                                                   \
-  {                                                                     \
-    enum verdict v = judge_fd ("write", fd);                            \
-    struct iovec first;                                                 \
-    REAL (ssize_t, name, params);                                       \
-                                                                        \
-    if (v == FAIL)                                                      \
-      return -1;                                                        \
-    if (v == SHORT && nr > 1)                                           \
-      nr /= 2;                                                          \
-    else if (v == SHORT && nr == 1) {                                   \
-      first = iov[0];                                                   \
-      first.iov_len = HALF (first.iov_len);                             \
-      iov = &first;                                                     \
-    }                                                                   \
-    return real args;                                                   \
+#define WRAP_VECTOR(name, params, args)                                        \
+  ssize_t name params;                                                         \
+  ssize_t name params                                                          \
+  {                                                                            \
+    enum verdict v = judge_fd ("write", fd);                                   \
+    struct iovec first;                                                        \
+    REAL (ssize_t, name, params);                                              \
+                                                                               \
+    if (v == FAIL)                                                             \
+      return -1;                                                               \
+    if (v == SHORT && nr > 1)                                                  \
+      nr /= 2;                                                                 \
+    else if (v == SHORT && nr == 1) {                                          \
+      first = iov[0];                                                          \
+      first.iov_len = HALF (first.iov_len);                                    \
+      iov = &first;                                                            \
+    }                                                                          \
+    return real args;                                                          \
   }
 
 WRAP_TRANSFER (ssize_t, pwrite, "write",
@@ -411,15 +412,12 @@ WRAP_TRANSFER (ssize_t, pwrite, "write",
 WRAP_TRANSFER (ssize_t, pwrite64, "write",
                (int fd, const void *buf, size_t len, off_t offset),
                (fd, buf, len, offset))
-WRAP_TRANSFER (ssize_t, write, "write",
-               (int fd, const void *buf, size_t len), (fd, buf, len))
-WRAP_VECTOR (writev, (int fd, const struct iovec *iov, int nr),
-             (fd, iov, nr))
-WRAP_VECTOR (pwritev,
-             (int fd, const struct iovec *iov, int nr, off_t offset),
+WRAP_TRANSFER (ssize_t, write, "write", (int fd, const void *buf, size_t len),
+               (fd, buf, len))
+WRAP_VECTOR (writev, (int fd, const struct iovec *iov, int nr), (fd, iov, nr))
+WRAP_VECTOR (pwritev, (int fd, const struct iovec *iov, int nr, off_t offset),
              (fd, iov, nr, offset))
-WRAP_VECTOR (pwritev64,
-             (int fd, const struct iovec *iov, int nr, off_t offset),
+WRAP_VECTOR (pwritev64, (int fd, const struct iovec *iov, int nr, off_t offset),
              (fd, iov, nr, offset))
 WRAP_TRANSFER (ssize_t, pread, "read",
                (int fd, void *buf, size_t len, off_t offset),
@@ -443,14 +441,14 @@ WRAP (int, fstat, judge_fd ("stat", fd), -1, (int fd, struct stat *st),
       (fd, st))
 WRAP (int, fstat64, judge_fd ("stat", fd), -1, (int fd, struct stat64 *st),
       (fd, st))
-WRAP (int, fstatvfs, judge_fd ("statvfs", fd), -1,
-      (int fd, struct statvfs *st), (fd, st))
+WRAP (int, fstatvfs, judge_fd ("statvfs", fd), -1, (int fd, struct statvfs *st),
+      (fd, st))
 WRAP (int, statvfs, judge_at ("statvfs", AT_FDCWD, path), -1,
       (const char *path, struct statvfs *st), (path, st))
 WRAP (int, rename, judge_at ("rename", AT_FDCWD, old), -1,
       (const char *old, const char *new), (old, new))
-WRAP (int, unlink, judge_at ("unlink", AT_FDCWD, path), -1,
-      (const char *path), (path))
+WRAP (int, unlink, judge_at ("unlink", AT_FDCWD, path), -1, (const char *path),
+      (path))
 WRAP (int, unlinkat, judge_at ("unlink", dir, path), -1,
       (int dir, const char *path, int flags), (dir, path, flags))
 WRAP (void *, mmap, judge_fd ("map", fd), MAP_FAILED,
@@ -461,34 +459,36 @@ WRAP (void *, mmap64, judge_fd ("map", fd), MAP_FAILED,
       (at, len, prot, flags, fd, offset))
 
 /* Functions with an optional last argument. */
-#define LAST(type, from)                        \
-  va_list list;                                 \
-  type last;                                    \
-                                                \
-  va_start (list, from);                        \
-  last = va_arg (list, type);                   \
+#define LAST(type, from)                                                       \
+  va_list list;                                                                \
+  type last;                                                                   \
+                                                                               \
+  va_start (list, from);                                                       \
+  last = va_arg (list, type);                                                  \
   va_end (list)
 
-#define WRAP_OPEN(name)                                                 \
-  int name (const char *path, int flags, ...);                          \
-  int name (const char *path, int flags, ...)                           \
-  {                                                                     \
-    LAST (int, flags);                                                  \
-    REAL (int, name, (const char *, int, ...));                         \
-                                                                        \
-    return judge_at ("open", AT_FDCWD, path) == FAIL ? -1               \
-      : real (path, flags, last);                                       \
+#define WRAP_OPEN(name)                                                        \
+  int name (const char *path, int flags, ...);                                 \
+  int name (const char *path, int flags, ...)                                  \
+  {                                                                            \
+    LAST (int, flags);                                                         \
+    REAL (int, name, (const char *, int, ...));                                \
+                                                                               \
+    return judge_at ("open", AT_FDCWD, path) == FAIL                           \
+      ? -1                                                                     \
+      : real (path, flags, last);                                              \
   }
 
-#define WRAP_OPENAT(name)                                               \
-  int name (int dir, const char *path, int flags, ...);                 \
-  int name (int dir, const char *path, int flags, ...)                  \
-  {                                                                     \
-    LAST (int, flags);                                                  \
-    REAL (int, name, (int, const char *, int, ...));                    \
-                                                                        \
-    return judge_at ("open", dir, path) == FAIL ? -1                    \
-      : real (dir, path, flags, last);                                  \
+#define WRAP_OPENAT(name)                                                      \
+  int name (int dir, const char *path, int flags, ...);                        \
+  int name (int dir, const char *path, int flags, ...)                         \
+  {                                                                            \
+    LAST (int, flags);                                                         \
+    REAL (int, name, (int, const char *, int, ...));                           \
+                                                                               \
+    return judge_at ("open", dir, path) == FAIL                                \
+      ? -1                                                                     \
+      : real (dir, path, flags, last);                                         \
   }
 
 WRAP_OPEN (open)
@@ -496,17 +496,16 @@ WRAP_OPEN (open64)
 WRAP_OPENAT (openat)
 WRAP_OPENAT (openat64)
 
-#define WRAP_FCNTL(name)                                                \
-  int name (int fd, int cmd, ...);                                      \
-  int name (int fd, int cmd, ...)                                       \
-  {                                                                     \
-    bool locks = cmd == F_SETLK || cmd == F_SETLKW ||                   \
-      cmd == F_OFD_SETLK || cmd == F_OFD_SETLKW;                        \
-    LAST (void *, cmd);                                                 \
-    REAL (int, name, (int, int, ...));                                  \
-                                                                        \
-    return locks && judge_fd ("lock", fd) == FAIL ? -1                  \
-      : real (fd, cmd, last);                                           \
+#define WRAP_FCNTL(name)                                                       \
+  int name (int fd, int cmd, ...);                                             \
+  int name (int fd, int cmd, ...)                                              \
+  {                                                                            \
+    bool locks = cmd == F_SETLK || cmd == F_SETLKW || cmd == F_OFD_SETLK ||    \
+      cmd == F_OFD_SETLKW;                                                     \
+    LAST (void *, cmd);                                                        \
+    REAL (int, name, (int, int, ...));                                         \
+                                                                               \
+    return locks && judge_fd ("lock", fd) == FAIL ? -1 : real (fd, cmd, last); \
   }
 
 WRAP_FCNTL (fcntl)
@@ -585,7 +584,7 @@ asprintf (char **text, const char *format, ...)
 }
 
 WRAP (int, pthread_create, judge_caller ("thread", CALLER), EAGAIN,
-      (pthread_t *thread, const pthread_attr_t *attr, void *(*run) (void *),
+      (pthread_t * thread, const pthread_attr_t *attr, void *(*run) (void *),
        void *arg),
       (thread, attr, run, arg))
 
@@ -602,7 +601,7 @@ wrong_by (void)
 
   if (clock_path == NULL)
     return 0;
-  fd = syscall (SYS_openat, AT_FDCWD, clock_path, O_RDONLY|O_CLOEXEC);
+  fd = syscall (SYS_openat, AT_FDCWD, clock_path, O_RDONLY | O_CLOEXEC);
   if (fd == -1)
     return 0;
   n = syscall (SYS_read, fd, text, sizeof text - 1);
@@ -657,7 +656,7 @@ sqlite_function (const char *name)
   inside = true;
   /* A plugin's libraries are not among those that RTLD_NEXT finds. */
   if (library == NULL)
-    library = dlopen ("libsqlite3.so.0", RTLD_LAZY|RTLD_NOLOAD);
+    library = dlopen ("libsqlite3.so.0", RTLD_LAZY | RTLD_NOLOAD);
   function = library ? dlsym (library, name) : NULL;
   inside = false;
   if (function == NULL)
@@ -693,10 +692,14 @@ sqlite_fails (const char *name, const void *caller)
   if (v != FAIL)
     return SQLITE_OK;
   switch (error) {
-  case ENOMEM: return faked = SQLITE_NOMEM;
-  case ENOSPC: return faked = SQLITE_FULL;
-  case EINTR: return faked = SQLITE_BUSY;
-  default: return faked = SQLITE_IOERR;
+  case ENOMEM:
+    return faked = SQLITE_NOMEM;
+  case ENOSPC:
+    return faked = SQLITE_FULL;
+  case EINTR:
+    return faked = SQLITE_BUSY;
+  default:
+    return faked = SQLITE_IOERR;
   }
 }
 
@@ -717,41 +720,39 @@ sql_of (sqlite3_stmt *stmt)
   return real (stmt);
 }
 
-#define WRAP_SQLITE(name, clear, sql, params, args)                     \
-  int name params                                                       \
-  {                                                                     \
-    static int (*real) params;                                          \
-    int r = is_rollback (sql) ? SQLITE_OK                               \
-      : sqlite_fails (#name, CALLER);                                   \
-                                                                        \
-    if (real == NULL)                                                   \
-      real = sqlite_function (#name);                                   \
-    if (r != SQLITE_OK) {                                               \
-      clear;                                                            \
-      return r;                                                         \
-    }                                                                   \
-    return real args;                                                   \
+#define WRAP_SQLITE(name, clear, sql, params, args)                            \
+  int name params                                                              \
+  {                                                                            \
+    static int (*real) params;                                                 \
+    int r = is_rollback (sql) ? SQLITE_OK : sqlite_fails (#name, CALLER);      \
+                                                                               \
+    if (real == NULL)                                                          \
+      real = sqlite_function (#name);                                          \
+    if (r != SQLITE_OK) {                                                      \
+      clear;                                                                   \
+      return r;                                                                \
+    }                                                                          \
+    return real args;                                                          \
   }
 
 WRAP_SQLITE (sqlite3_open_v2, *db = NULL, NULL,
              (const char *path, sqlite3 **db, int flags, const char *vfs),
              (path, db, flags, vfs))
 WRAP_SQLITE (sqlite3_prepare_v2, *stmt = NULL, sql,
-             (sqlite3 *db, const char *sql, int len, sqlite3_stmt **stmt,
+             (sqlite3 * db, const char *sql, int len, sqlite3_stmt **stmt,
               const char **tail),
              (db, sql, len, stmt, tail))
 WRAP_SQLITE (sqlite3_prepare_v3, *stmt = NULL, sql,
-             (sqlite3 *db, const char *sql, int len, unsigned flags,
+             (sqlite3 * db, const char *sql, int len, unsigned flags,
               sqlite3_stmt **stmt, const char **tail),
              (db, sql, len, flags, stmt, tail))
-WRAP_SQLITE (sqlite3_step, , sql_of (stmt), (sqlite3_stmt *stmt), (stmt))
+WRAP_SQLITE (sqlite3_step, , sql_of (stmt), (sqlite3_stmt * stmt), (stmt))
 WRAP_SQLITE (sqlite3_exec, if (message) *message = NULL, sql,
-             (sqlite3 *db, const char *sql, sqlite3_callback callback,
+             (sqlite3 * db, const char *sql, sqlite3_callback callback,
               void *arg, char **message),
              (db, sql, callback, arg, message))
 WRAP_SQLITE (sqlite3_wal_checkpoint_v2, , NULL,
-             (sqlite3 *db, const char *name, int mode, int *pages,
-              int *done),
+             (sqlite3 * db, const char *name, int mode, int *pages, int *done),
              (db, name, mode, pages, done))
 
 int

@@ -45,8 +45,7 @@ record (const char *golden)
 json_t *
 samples_of (const char *name)
 {
-  json_t *result = try ("drift-history", json_pack ("{s:s*}", "name", name),
-                        0);
+  json_t *result = try ("drift-history", json_pack ("{s:s*}", "name", name), 0);
   json_t *samples = json_incref (json_object_get (result, "samples"));
 
   if (!json_is_array (samples) || json_object_get (result, "next"))
@@ -76,10 +75,10 @@ sql (const char *text)
 
   snprintf (path, sizeof path, "%s/pool.db", directory);
   must (cksum_vfs_register ());
-  if (sqlite3_open_v2 (path, &db, SQLITE_OPEN_READWRITE,
-                       CKSUM_VFS_NAME) != SQLITE_OK ||
-      sqlite3_exec (db, "PRAGMA locking_mode = EXCLUSIVE", NULL, NULL,
-                    NULL) != SQLITE_OK ||
+  if (sqlite3_open_v2 (path, &db, SQLITE_OPEN_READWRITE, CKSUM_VFS_NAME) !=
+        SQLITE_OK ||
+      sqlite3_exec (db, "PRAGMA locking_mode = EXCLUSIVE", NULL, NULL, NULL) !=
+        SQLITE_OK ||
       sqlite3_prepare_v2 (db, text, -1, &st, NULL) != SQLITE_OK)
     fatal ("%s: %s", text, sqlite3_errmsg (db));
   rc = sqlite3_step (st);

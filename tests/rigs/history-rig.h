@@ -11,7 +11,7 @@
 
 extern char directory[PATH_MAX];
 
-#define fatal(fmt, ...)                                         \
+#define fatal(fmt, ...)                                                        \
   die ("%s line %d: " fmt, __func__, __LINE__, ##__VA_ARGS__)
 
 /* Make and open a pool; check, close and remove it. */

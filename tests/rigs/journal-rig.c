@@ -17,7 +17,6 @@
 #include <sys/syscall.h>
 #include <sys/uio.h>
 
-
 #include "base/error.h"
 #include "rigs/journal-rig.h"
 #include "rigs/testutil.h"
@@ -159,7 +158,7 @@ disk_crash (void)
 {
   struct stat st;
   uint64_t i;
-  unsigned chance = random () % 5;      /* none .. all */
+  unsigned chance = random () % 5; /* none .. all */
   int fd = open ("journal", O_RDWR);
 
   assert (fd >= 0 && fstat (fd, &st) == 0);
@@ -267,8 +266,8 @@ replay (struct journal *j)
 {
   replayed = pool.folded;
   first_suspect = damaged = 0;
-  return journal_replay (j, pool.position, pool.folded, pool.epoch,
-                         check_batch, NULL);
+  return journal_replay (j, pool.position, pool.folded, pool.epoch, check_batch,
+                         NULL);
 }
 
 void
@@ -301,7 +300,7 @@ expect_damage (const char *text)
   errno = 0;
   assert (replay (j) == -1 && errno == EIO);
   expect_text (text);
-  assert (replayed == pool.folded);     /* and nothing was replayed */
+  assert (replayed == pool.folded); /* and nothing was replayed */
   journal_close (j);
 }
 

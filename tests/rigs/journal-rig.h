@@ -23,12 +23,12 @@ extern void journal_end (void);
 extern const uint8_t uuid[UUID_LEN];
 
 struct disk {
-  bool on;                      /* record */
-  bool crashed;                 /* writes are lost */
-  uint64_t countdown;           /* calls until the crash; 0: no crash */
-  uint8_t *stable;              /* as of the last sync */
+  bool on;            /* record */
+  bool crashed;       /* writes are lost */
+  uint64_t countdown; /* calls until the crash; 0: no crash */
+  uint8_t *stable;    /* as of the last sync */
   uint64_t stable_len;
-  uint8_t *dirty;               /* by sector: written since */
+  uint8_t *dirty; /* by sector: written since */
 };
 
 extern struct disk disk;

@@ -86,7 +86,7 @@ copy_pool (const char *from, const char *to)
   closedir (dir);
 }
 
-static bool has_late;           /* the case began with "killed" */
+static bool has_late; /* the case began with "killed" */
 
 void
 begin_case (const char *sample, const char *fmt, ...)
@@ -129,7 +129,7 @@ size_of (const char *dir, const char *file)
     return 0;
   for (pages = sizeof header;
        full_pread (fd, frame, sizeof frame, pages) == sizeof frame &&
-         memcmp (frame + 8, header + 16, 8) == 0; )
+       memcmp (frame + 8, header + 16, 8) == 0;)
     pages += FRAME;
   return pages;
 }
@@ -182,8 +182,8 @@ open_sample (const char *dir, enum nbdedup_read_only read_only)
 
   nbdedup_settings_init (&settings);
   settings.nr_workers = 1;
-  settings.commit_interval_ms = 1000000;        /* no commits by time */
-  settings.primarycache = NBDEDUP_CACHE_NONE;   /* read from the files */
+  settings.commit_interval_ms = 1000000;      /* no commits by time */
+  settings.primarycache = NBDEDUP_CACHE_NONE; /* read from the files */
   settings.record_cache_bytes = 0;
   settings.read_only = read_only;
   pool = nbdedup_pool_open (in (dir, "."), &settings, "test", 0);
@@ -267,16 +267,16 @@ make_sample (const char *dir)
 {
   must (nbdedup_pool_create (in (dir, "."), NULL));
   must (try_open (dir));
-  run ("create", json_pack ("{s:s,s:I,s:i}", "name", "v", "size",
-                            (json_int_t) NR_BLOCKS * BLOCK, "block-size",
-                            BLOCK));
-  run ("create", json_pack ("{s:s,s:i,s:s}", "name", "d", "size", 1 << 20,
-                            "domain", "other"));
+  run ("create",
+       json_pack ("{s:s,s:I,s:i}", "name", "v", "size",
+                  (json_int_t) NR_BLOCKS * BLOCK, "block-size", BLOCK));
+  run ("create",
+       json_pack ("{s:s,s:i,s:s}", "name", "d", "size", 1 << 20, "domain",
+                  "other"));
   write_some (false, 0, 1);
   run ("snapshot", json_pack ("{s:s}", "name", "v@s"));
   run ("clone", json_pack ("{s:s,s:s}", "snapshot", "v@s", "name", "w"));
-  run ("set", json_pack ("{s:s,s:s}", "property", "compress", "value",
-                         "none"));
+  run ("set", json_pack ("{s:s,s:s}", "property", "compress", "value", "none"));
   run ("drift", json_pack ("{s:b}", "record", 1));
   must (nbdedup_pool_close (pool));
 }
@@ -284,8 +284,8 @@ make_sample (const char *dir)
 void
 set_copy (const char *value)
 {
-  run ("set", json_pack ("{s:s,s:s}", "property", "metadata-copy", "value",
-                         value));
+  run ("set",
+       json_pack ("{s:s,s:s}", "property", "metadata-copy", "value", value));
 }
 
 /* Write in a child process that ends without closing the pool.  In the middle
@@ -377,12 +377,22 @@ expect_whole (const char *dir, bool killed, bool copy_too)
  */
 
 const char *const metadata_files[4] = {
-  "pool.db", "pool.db-wal", "pool.db.copy", "pool.db.copy-wal",
+  "pool.db",
+  "pool.db-wal",
+  "pool.db.copy",
+  "pool.db.copy-wal",
 };
 
 const char *const damages[NR_DAMAGES] = {
-  "missing", "empty", "a page short", "cut in half", "zeroes", "noise",
-  "a directory", "of the session before", "of a moment before",
+  "missing",
+  "empty",
+  "a page short",
+  "cut in half",
+  "zeroes",
+  "noise",
+  "a directory",
+  "of the session before",
+  "of a moment before",
 };
 
 static void
@@ -448,7 +458,6 @@ can_spoil (const char *dir, const char *file, enum damage damage, bool killed)
     return false;
   return size_of (dir, file) > 2 * PAGE && (killed || damage < OLD_SESSION);
 }
-
 
 /*----------------------------------------------------------------------
  * All samples

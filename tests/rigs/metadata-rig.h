@@ -22,14 +22,14 @@
 #define FRAME (PAGE + 24)
 #define WAL_HEADER 32
 
-#define expect(condition)                                       \
-  do {                                                          \
-    if (!(condition))                                           \
-      die ("%s line %d (%s): not true: %s", __func__, __LINE__, \
-           doing, #condition);                                  \
+#define expect(condition)                                                      \
+  do {                                                                         \
+    if (!(condition))                                                          \
+      die ("%s line %d (%s): not true: %s", __func__, __LINE__, doing,         \
+           #condition);                                                        \
   } while (0)
 
-extern char doing[200];         /* for messages */
+extern char doing[200]; /* for messages */
 
 /* Call it before starting a thread: it forks. */
 extern void start_samples (void);
@@ -46,10 +46,10 @@ extern void copy_pool (const char *from, const char *to);
 extern void begin_case (const char *sample, const char *fmt, ...)
   __attribute__ ((format (printf, 2, 3)));
 /* The same, and open "work". */
-#define open_case(...)                                          \
-  do {                                                          \
-    begin_case (__VA_ARGS__);                                   \
-    must (try_open ("work"));                                   \
+#define open_case(...)                                                         \
+  do {                                                                         \
+    begin_case (__VA_ARGS__);                                                  \
+    must (try_open ("work"));                                                  \
   } while (0)
 
 /* The number of bytes in use: pool.db and its WAL have free space at the end.
@@ -101,14 +101,22 @@ extern void expect_whole (const char *dir, bool killed, bool copy_too);
 extern const char *const metadata_files[4];
 
 enum damage {
-  MISSING, EMPTY, SHORT, HALF, ZEROES, NOISE, DIRECTORY, OLD_SESSION,
-  EARLIER, NR_DAMAGES
+  MISSING,
+  EMPTY,
+  SHORT,
+  HALF,
+  ZEROES,
+  NOISE,
+  DIRECTORY,
+  OLD_SESSION,
+  EARLIER,
+  NR_DAMAGES
 };
 extern const char *const damages[NR_DAMAGES];
 
 /* True if the sample has a file that this damage changes. */
-extern bool can_spoil (const char *dir, const char *file, enum damage damage,
-                       bool killed);
+extern bool
+can_spoil (const char *dir, const char *file, enum damage damage, bool killed);
 extern void spoil (const char *dir, const char *file, enum damage damage);
 
 #endif /* NBDEDUP_METADATA_RIG_H */

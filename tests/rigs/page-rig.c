@@ -18,8 +18,8 @@ copy_directory (const char *from, const char *to)
 {
   char command[2 * PATH_MAX + 40];
 
-  snprintf (command, sizeof command, "rm -rf '%s' && cp -a '%s' '%s'", to,
-            from, to);
+  snprintf (command, sizeof command, "rm -rf '%s' && cp -a '%s' '%s'", to, from,
+            to);
   if (system (command) != 0)
     die ("%s", command);
 }
@@ -72,8 +72,9 @@ damage_page (uint32_t page)
 static enum page_kind
 kind_of (const char *type)
 {
-  return strcmp (type, "leaf") == 0 ? PAGE_BOTTOM
-    : strcmp (type, "internal") == 0 ? PAGE_INTERIOR : PAGE_OVERFLOW;
+  return strcmp (type, "leaf") == 0  ? PAGE_BOTTOM
+    : strcmp (type, "internal") == 0 ? PAGE_INTERIOR
+                                     : PAGE_OVERFLOW;
 }
 
 size_t
@@ -120,7 +121,7 @@ find_page (const char *table, enum page_kind kind, bool root)
 
   for (i = 0; i < nr; ++i)
     if (root ? pages[i].depth == 0
-        : pages[i].kind == kind && pages[i].depth > 0)
+             : pages[i].kind == kind && pages[i].depth > 0)
       number = pages[i].number;
   free (pages);
   return number;
@@ -143,7 +144,8 @@ each_page (const char *table, unsigned step,
            void (*fn) (const struct page *page))
 {
   static const char *const kinds[] = {
-    [PAGE_BOTTOM] = "at the bottom", [PAGE_INTERIOR] = "above it",
+    [PAGE_BOTTOM] = "at the bottom",
+    [PAGE_INTERIOR] = "above it",
     [PAGE_OVERFLOW] = "of a row",
   };
   unsigned sweep = (unsigned) number_from_environment ("SWEEP_STEP", 1);
@@ -205,7 +207,7 @@ kill_at_each_sync (uint32_t page, unsigned step, void (*repair) (void),
     begin ();
     damage_page (page);
     killed = crashes_at_sync (nth, open_to_repair, repair);
-    if (killed && nth % 2)      /* crash a second time */
+    if (killed && nth % 2) /* crash a second time */
       (void) crashes_at_sync (nth / 2 + 1, open_to_repair, repair);
     open_to_repair ();
     after (killed);

@@ -18,7 +18,7 @@ extern void begin (void);
 
 struct page {
   uint32_t number;
-  unsigned depth;               /* 0: the root */
+  unsigned depth; /* 0: the root */
   enum page_kind { PAGE_BOTTOM, PAGE_INTERIOR, PAGE_OVERFLOW } kind;
 };
 
@@ -37,8 +37,8 @@ extern void damage_page (uint32_t page);
  * for fill).
  */
 extern void create_volume (const char *name, unsigned blocks);
-extern void put_block (struct nbdedup_volume *v, unsigned block,
-                       uint64_t content);
+extern void
+put_block (struct nbdedup_volume *v, unsigned block, uint64_t content);
 
 /* Run "check --repair", which must repair all that it finds. */
 extern json_t *repair_pool (void);

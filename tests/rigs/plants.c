@@ -64,7 +64,7 @@ put_group (struct meta_conn *c, uint64_t group, const struct group *g)
   for (i = 0; i < g->nr; ++i)
     len += record_pack (&g->r[i], buf + len);
   must (len > 0 ? meta_record_put (c, group, buf, len)
-        : meta_record_delete (c, group));
+                : meta_record_delete (c, group));
   free (buf);
 }
 
@@ -114,8 +114,10 @@ cut_group (struct meta_conn *c, struct meta_state *state)
   get_group (c, group, &g);
   put_group (c, group, &g);
   /* 13: not where an entry ends. */
-  snprintf (sql, sizeof sql, "UPDATE record SET data = substr (data, 1,"
-            " length (data) / 2 + 13) WHERE grp = %" PRIu64, group);
+  snprintf (sql, sizeof sql,
+            "UPDATE record SET data = substr (data, 1,"
+            " length (data) / 2 + 13) WHERE grp = %" PRIu64,
+            group);
   must (meta_exec (c, sql, "a test"));
 }
 
@@ -130,8 +132,8 @@ struct unpacking {
 
 /* The statement has the row's key and its packed data. */
 static void
-put_unpacked (const struct unpacking *u, sqlite3_stmt *st,
-              const uint8_t *data, size_t len)
+put_unpacked (const struct unpacking *u, sqlite3_stmt *st, const uint8_t *data,
+              size_t len)
 {
   sqlite3_stmt *put;
   char sql[200];
@@ -188,10 +190,8 @@ void
 unpack_rows (struct meta_conn *c, struct meta_state *state)
 {
   (void) state;
-  unpack_table (&(struct unpacking) { c, "record", "data" },
-                unpack_record_row);
-  unpack_table (&(struct unpacking) { c, "ddt", "entries" },
-                unpack_index_row);
+  unpack_table (&(struct unpacking) { c, "record", "data" }, unpack_record_row);
+  unpack_table (&(struct unpacking) { c, "ddt", "entries" }, unpack_index_row);
 }
 
 /*----------------------------------------------------------------------
@@ -299,8 +299,8 @@ add_foreign_leaf (struct meta_conn *c, struct meta_state *state)
   size_t len = 0;
 
   (void) state;
-  expect (meta_leaf_get (c, volume->layer->branch, 0, volume->layer->seq,
-                         buf, &len) == 1);
+  expect (meta_leaf_get (c, volume->layer->branch, 0, volume->layer->seq, buf,
+                         &len) == 1);
   must (meta_leaf_put (c, 12345, 0, 7, buf, len));
 }
 

@@ -14,13 +14,12 @@
 #include "nbdedup.h"
 #include "rigs/testutil.h"
 
-extern struct nbdedup_pool *pool;       /* the program's own */
+extern struct nbdedup_pool *pool; /* the program's own */
 
-#define must(call)                                              \
-  do {                                                          \
-    if ((call) != 0)                                            \
-      die ("%s line %d: %s: %s", __func__, __LINE__, #call,     \
-           nbdedup_error ());                                   \
+#define must(call)                                                             \
+  do {                                                                         \
+    if ((call) != 0)                                                           \
+      die ("%s line %d: %s: %s", __func__, __LINE__, #call, nbdedup_error ()); \
   } while (0)
 
 /* The function takes the reference of 'args'.  The result is a new one. */
@@ -85,9 +84,11 @@ open_volume (const char *name)
 static inline struct nbdedup_volume *
 open_name (const char *name)
 {
-  struct nbdedup_volume *v =
-    nbdedup_volume_open (pool, name, strchr (name, '@')
-                         ? NBDEDUP_VOLUME_READONLY : 0, -1, NULL);
+  struct nbdedup_volume *v = nbdedup_volume_open (pool, name,
+                                                  strchr (name, '@')
+                                                    ? NBDEDUP_VOLUME_READONLY
+                                                    : 0,
+                                                  -1, NULL);
 
   if (v == NULL)
     die ("%s: %s", name, nbdedup_error ());

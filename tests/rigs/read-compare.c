@@ -35,8 +35,10 @@ check_extents (void *opaque, const char *context, uint64_t offset,
     end = offset + entries[i] < size ? offset + entries[i] : size;
     if ((entries[i + 1] & LIBNBD_STATE_ZERO) &&
         !all_zero (expected + offset, end - offset)) {
-      fprintf (stderr, "WRONG: extent of %" PRIu64 " bytes at %" PRIu64
-               " is called zero but has data\n", end - offset, offset);
+      fprintf (stderr,
+               "WRONG: extent of %" PRIu64 " bytes at %" PRIu64
+               " is called zero but has data\n",
+               end - offset, offset);
       wrong = true;
     }
   }
@@ -66,7 +68,7 @@ main (int argc, char *argv[])
     die ("%s: %s", argv[3], strerror (errno));
   fclose (f);
 
-  alarm (120);                  /* a hang is a failure */
+  alarm (120); /* a hang is a failure */
   nbd_set_export_name (nbd, argv[2]);
   nbd_add_meta_context (nbd, LIBNBD_CONTEXT_BASE_ALLOCATION);
   if (nbd_connect_unix (nbd, argv[1]) == -1) {
@@ -74,8 +76,8 @@ main (int argc, char *argv[])
     return 3;
   }
   if ((uint64_t) nbd_get_size (nbd) != size)
-    die ("WRONG: size is %" PRIi64 ", expected %" PRIu64,
-         nbd_get_size (nbd), size);
+    die ("WRONG: size is %" PRIi64 ", expected %" PRIu64, nbd_get_size (nbd),
+         size);
 
   buf = xmalloc (piece);
   for (offset = 0; offset < size; offset += n) {
@@ -101,8 +103,8 @@ main (int argc, char *argv[])
     next = offset;
     n = size - offset < (1 << 20) ? size - offset : 1 << 20;
     if (nbd_block_status (nbd, n, offset,
-                          (nbd_extent_callback) {
-                            .callback = check_extents, .user_data = &next },
+                          (nbd_extent_callback) { .callback = check_extents,
+                                                  .user_data = &next },
                           0) == -1) {
       if (nbd_get_errno () != EIO)
         die ("WRONG: block status at %" PRIu64 ": %s", offset,

@@ -39,7 +39,7 @@ start (const char *const *argv, int out, const char *preload)
 pid_t
 process_start (const char *const *argv, const char *log, const char *preload)
 {
-  int fd = open (log, O_WRONLY|O_CREAT|O_APPEND|O_CLOEXEC, 0666);
+  int fd = open (log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
   pid_t pid;
 
   if (fd == -1)
@@ -138,7 +138,7 @@ server_ends_within (struct server_process *server, unsigned ms)
 
   for (;; --ms) {
     info.si_pid = 0;
-    if (waitid (P_PID, server->pid, &info, WEXITED|WNOHANG|WNOWAIT) == 0 &&
+    if (waitid (P_PID, server->pid, &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
         info.si_pid != 0)
       return true;
     if (ms == 0)
@@ -164,8 +164,8 @@ server_has_ended (struct server_process *server)
 }
 
 char *
-command_output (const char *const *argv, unsigned seconds,
-                const char *preload, const atomic_bool *stop, int *status)
+command_output (const char *const *argv, unsigned seconds, const char *preload,
+                const atomic_bool *stop, int *status)
 {
   size_t len = 0, max = 65536;
   char *text = xmalloc (max);

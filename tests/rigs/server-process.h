@@ -13,15 +13,15 @@
 #include <sys/types.h>
 
 struct server_process {
-  pid_t pid;                    /* 0: not running */
+  pid_t pid; /* 0: not running */
   char socket[108];
 };
 
 /* Start argv[0], and append its output to file 'log'.  'preload' is the value
  * of LD_PRELOAD (may be NULL).  The program dies with this process.
  */
-extern pid_t process_start (const char *const *argv, const char *log,
-                            const char *preload);
+extern pid_t
+process_start (const char *const *argv, const char *log, const char *preload);
 
 /* Wait until the process ends.  If it does not within 'seconds', kill it and
  * end the test.  Returns the exit status, or 128 + signal.
@@ -33,8 +33,7 @@ extern int process_wait (pid_t pid, unsigned seconds, const char *what);
  * stderr.
  */
 extern struct nbd_handle *server_connect (struct server_process *server,
-                                          const char *name,
-                                          unsigned seconds);
+                                          const char *name, unsigned seconds);
 
 /* kill -9, wait, forget. */
 extern void server_kill (struct server_process *server);

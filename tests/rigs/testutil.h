@@ -23,12 +23,12 @@
 #include "base/mix.h"
 
 /* Print and end the program with status 1. */
-#define die(...)                                        \
-  do {                                                  \
-    fflush (stdout);                                    \
-    fprintf (stderr, "FAILED: " __VA_ARGS__);           \
-    fputc ('\n', stderr);                               \
-    exit (EXIT_FAILURE);                                \
+#define die(...)                                                               \
+  do {                                                                         \
+    fflush (stdout);                                                           \
+    fprintf (stderr, "FAILED: " __VA_ARGS__);                                  \
+    fputc ('\n', stderr);                                                      \
+    exit (EXIT_FAILURE);                                                       \
   } while (0)
 
 static inline void *
@@ -130,9 +130,9 @@ fill_compressible (void *buf, size_t len, uint64_t seed)
 }
 
 enum content {
-  CONTENT_UNIQUE,               /* incompressible, never seen before */
-  CONTENT_COMPRESSIBLE,         /* the same, but compressible */
-  CONTENT_DUPLICATE,            /* one of 'nr_dups' contents */
+  CONTENT_UNIQUE,       /* incompressible, never seen before */
+  CONTENT_COMPRESSIBLE, /* the same, but compressible */
+  CONTENT_DUPLICATE,    /* one of 'nr_dups' contents */
   CONTENT_ZERO,
 };
 
@@ -141,8 +141,10 @@ content_pick (struct rng *rng)
 {
   unsigned n = rng_below (rng, 100);
 
-  return n < 30 ? CONTENT_UNIQUE : n < 60 ? CONTENT_COMPRESSIBLE :
-    n < 90 ? CONTENT_DUPLICATE : CONTENT_ZERO;
+  return n < 30 ? CONTENT_UNIQUE
+    : n < 60    ? CONTENT_COMPRESSIBLE
+    : n < 90    ? CONTENT_DUPLICATE
+                : CONTENT_ZERO;
 }
 
 /* Fill 'buf' in pieces of 'piece' bytes, so that a write of several whole
@@ -364,8 +366,9 @@ expect_bytes (const char *when, const char *name, uint32_t block_size,
   if (i < len)
     die ("%s: %s (blocks of %u): read of %" PRIu64 " bytes at %" PRIu64
          " differs at %" PRIu64 " (block %" PRIu64 " byte %" PRIu64 "): found "
-         "0x%02x, expected 0x%02x", when, name, block_size, len, offset, at,
-         at / block_size, at % block_size, found[i], expected[i]);
+         "0x%02x, expected 0x%02x",
+         when, name, block_size, len, offset, at, at / block_size,
+         at % block_size, found[i], expected[i]);
 }
 
 #endif /* NBDEDUP_TESTUTIL_H */

@@ -13,7 +13,7 @@
 /* How long to wait: a client's thread notices late that it was cut off. */
 #define GONE_MS 60000
 
-#define MAX_SIZE (UINT64_C (4) << 20)   /* of a volume */
+#define MAX_SIZE (UINT64_C (4) << 20) /* of a volume */
 
 /* With OPERATIONS all volumes have nearly the same size, and nearly all places
  * are in use, so that there is about the same amount of data all the time.
@@ -31,8 +31,8 @@ pick_block_size (unsigned place, struct rng *rng)
 {
   static const uint32_t sizes[NR_CLASSES] = { 4096, 16384, 65536 };
 
-  return soak.operations ? sizes[place % NR_CLASSES] :
-    UINT32_C (4096) << rng_below (rng, 9);
+  return soak.operations ? sizes[place % NR_CLASSES]
+                         : UINT32_C (4096) << rng_below (rng, 9);
 }
 
 static struct image *
@@ -88,8 +88,8 @@ try_lock (struct image *image, bool exclusive)
 
   if (image == NULL)
     return NULL;
-  r = exclusive ? pthread_rwlock_trywrlock (&image->admin) :
-    pthread_rwlock_tryrdlock (&image->admin);
+  r = exclusive ? pthread_rwlock_trywrlock (&image->admin)
+                : pthread_rwlock_tryrdlock (&image->admin);
   if (r == 0 && !image->gone)
     return image;
   if (r == 0)
@@ -154,12 +154,14 @@ do_create (struct rng *rng)
   image = new_volume (name, place, rng);
   if (rng_percent (rng, 15))
     strcpy (image->domain, "d1");
-  run ("create", json_pack ("{s:s, s:I, s:i, s:s, s:s, s:s*}", "name", name,
-                            "size", (json_int_t) image->size, "block-size",
-                            (int) image->block_size, "compress",
-                            codecs[rng_below (rng, 3 + all)], "dedup",
-                            dedups[rng_below (rng, 4 + all)], "domain",
-                            image->domain[0] ? image->domain : NULL), rng);
+  run ("create",
+       json_pack ("{s:s, s:I, s:i, s:s, s:s, s:s*}", "name", name, "size",
+                  (json_int_t) image->size, "block-size",
+                  (int) image->block_size, "compress",
+                  codecs[rng_below (rng, 3 + all)], "dedup",
+                  dedups[rng_below (rng, 4 + all)], "domain",
+                  image->domain[0] ? image->domain : NULL),
+       rng);
   table_set (place, image);
   nr_images++;
 }
@@ -197,9 +199,10 @@ do_destroy (struct rng *rng)
   for (i = 0; i < MAX_SNAPS; ++i)
     if (volume->snaps[i])
       cut_off_begins (volume->snaps[i]);
-  run ("destroy", json_pack ("{s:s, s:b, s:b, s:b}", "name", volume->name,
-                             "recursive", 1, "force", 1, "wait",
-                             (int) rng_percent (rng, 20)), rng);
+  run ("destroy",
+       json_pack ("{s:s, s:b, s:b, s:b}", "name", volume->name, "recursive", 1,
+                  "force", 1, "wait", (int) rng_percent (rng, 20)),
+       rng);
   cut_off_ended (volume);
   volume->gone = true;
   for (i = 0; i < MAX_SNAPS; ++i) {
@@ -244,9 +247,10 @@ shrink (struct image *volume, uint64_t size, struct rng *rng)
   while (volume->nr_handles > 0)
     clock_sleep_ms (1);
   do {
-    result = transport_command ("resize", json_pack
-                                ("{s:s, s:I, s:b}", "name", volume->name,
-                                 "size", (json_int_t) size, "shrink", 1),
+    result = transport_command ("resize",
+                                json_pack ("{s:s, s:I, s:b}", "name",
+                                           volume->name, "size",
+                                           (json_int_t) size, "shrink", 1),
                                 soak.plugin ? EBUSY : 0, rng);
     if (result == NULL)
       clock_sleep_ms (5);
@@ -268,8 +272,10 @@ do_resize (struct rng *rng)
   if (size < volume->size)
     shrink (volume, size, rng);
   else
-    run ("resize", json_pack ("{s:s, s:I}", "name", volume->name, "size",
-                              (json_int_t) size), rng);
+    run ("resize",
+         json_pack ("{s:s, s:I}", "name", volume->name, "size",
+                    (json_int_t) size),
+         rng);
   image_resize (volume, size);
   done (volume);
 }
@@ -299,9 +305,11 @@ do_set (struct rng *rng)
 
   if (!knobs[k].of_pool && (volume = pick (rng, false)) == NULL)
     return;
-  run ("set", json_pack ("{s:s, s:s, s:s*}", "property", knobs[k].property,
-                         "value", knobs[k].values[rng_below (rng, 4)],
-                         "name", volume ? volume->name : NULL), rng);
+  run ("set",
+       json_pack ("{s:s, s:s, s:s*}", "property", knobs[k].property, "value",
+                  knobs[k].values[rng_below (rng, 4)], "name",
+                  volume ? volume->name : NULL),
+       rng);
   if (volume)
     done (volume);
 }
@@ -375,9 +383,10 @@ do_destroy_snapshot (struct rng *rng)
   if (!fewer_wanted () || !pick_both (&volume, true, &snap, true, rng))
     return;
   cut_off_begins (snap);
-  run ("destroy", json_pack ("{s:s, s:b, s:b}", "name",
-                             image_name (snap, name), "force", 1, "wait",
-                             (int) rng_percent (rng, 10)), rng);
+  run ("destroy",
+       json_pack ("{s:s, s:b, s:b}", "name", image_name (snap, name), "force",
+                  1, "wait", (int) rng_percent (rng, 10)),
+       rng);
   cut_off_ended (snap);
   snap->gone = true;
   for (i = 0; volume->snaps[i] != snap; ++i)
@@ -400,8 +409,10 @@ do_clone (struct rng *rng)
 
   if (!more_wanted () || !pick_both (&volume, false, &snap, false, rng))
     return;
-  first = table_reserve (nr, soak.operations ?
-                         table_place (volume) % NR_CLASSES : ANY_CLASS, rng);
+  first = table_reserve (nr,
+                         soak.operations ? table_place (volume) % NR_CLASSES
+                                         : ANY_CLASS,
+                         rng);
   if (first != -1) {
     image_name (snap, full);
     snprintf (name, sizeof name, "v%d", first);
@@ -435,8 +446,9 @@ do_rollback (struct rng *rng)
   if (!pick_both (&volume, true, &snap, false, rng))
     return;
   cut_off_begins (volume);
-  run ("rollback", json_pack ("{s:s, s:b}", "name", image_name (snap, name),
-                              "force", 1), rng);
+  run ("rollback",
+       json_pack ("{s:s, s:b}", "name", image_name (snap, name), "force", 1),
+       rng);
   image_become (volume, snap);
   done (snap);
   done (volume);
@@ -453,8 +465,10 @@ do_rebase (struct rng *rng)
   if (pick_both (&other, false, &snap, false, rng)) {
     if (snap->block_size == volume->block_size &&
         strcmp (snap->domain, volume->domain) == 0)
-      run ("rebase", json_pack ("{s:s, s:s}", "name", volume->name,
-                                "snapshot", image_name (snap, name)), rng);
+      run ("rebase",
+           json_pack ("{s:s, s:s}", "name", volume->name, "snapshot",
+                      image_name (snap, name)),
+           rng);
     done (snap);
     done (other);
   }
@@ -489,8 +503,8 @@ check_diff (struct image *from, struct image *to, json_t *extents)
     expected = image_same (from, to, b) ? 0 : image_is_zero (to, b) ? 2 : 1;
     if (said[b] != expected)
       fatal ("diff %s@%s %s: block %" PRIu64 " of %" PRIu64 ": told %u, "
-             "expected %u", to->volume->name, from->name, to->name, b, nr,
-             said[b], expected);
+             "expected %u",
+             to->volume->name, from->name, to->name, b, nr, said[b], expected);
   }
   free (said);
 }
@@ -506,12 +520,14 @@ do_diff (struct rng *rng)
     return;
   to = try_lock (table_pick_snap (volume, rng), false);
   if (to) {
-    result = transport_command ("diff", json_pack
-                                ("{s:s, s:s}", "from",
-                                 image_name (from, name_from), "to",
-                                 image_name (to, name_to)), 0, rng);
-    check_diff (from, to, json_is_array (result) ? result :
-                json_object_get (result, "extents"));
+    result = transport_command ("diff",
+                                json_pack ("{s:s, s:s}", "from",
+                                           image_name (from, name_from), "to",
+                                           image_name (to, name_to)),
+                                0, rng);
+    check_diff (from, to,
+                json_is_array (result) ? result
+                                       : json_object_get (result, "extents"));
     json_decref (result);
     done (to);
   }
@@ -609,8 +625,9 @@ expect_no_errors (const char *command, json_t *args, struct rng *rng)
 static void
 do_check (struct rng *rng)
 {
-  expect_no_errors ("check", json_pack ("{s:b}", "repair",
-                                        (int) rng_percent (rng, 30)), rng);
+  expect_no_errors ("check",
+                    json_pack ("{s:b}", "repair", (int) rng_percent (rng, 30)),
+                    rng);
 }
 
 static void
@@ -651,8 +668,9 @@ do_look (struct rng *rng)
     volume = pick (rng, false);
     if (volume == NULL)
       return;
-    run ("destroy", json_pack ("{s:s, s:b, s:b, s:b}", "name", volume->name,
-                               "recursive", 1, "force", 1, "dry-run", 1),
+    run ("destroy",
+         json_pack ("{s:s, s:b, s:b, s:b}", "name", volume->name, "recursive",
+                    1, "force", 1, "dry-run", 1),
          rng);
     done (volume);
   }
@@ -682,15 +700,26 @@ do_drift (struct rng *rng)
 
 static const struct {
   void (*fn) (struct rng *rng);
-  unsigned weight, steady;      /* with SECONDS, with OPERATIONS */
+  unsigned weight, steady; /* with SECONDS, with OPERATIONS */
 } admins[] = {
-  { do_create, 40, 40 }, { do_destroy, 60, 20 }, { do_rename, 60, 40 },
-  { do_resize, 60, 60 }, { do_set, 60, 20 }, { do_snapshot, 220, 220 },
-  { do_destroy_snapshot, 110, 100 }, { do_clone, 140, 140 },
-  { do_rollback, 80, 60 }, { do_rebase, 150, 60 }, { do_prune, 20, 0 },
+  { do_create, 40, 40 },
+  { do_destroy, 60, 20 },
+  { do_rename, 60, 40 },
+  { do_resize, 60, 60 },
+  { do_set, 60, 20 },
+  { do_snapshot, 220, 220 },
+  { do_destroy_snapshot, 110, 100 },
+  { do_clone, 140, 140 },
+  { do_rollback, 80, 60 },
+  { do_rebase, 150, 60 },
+  { do_prune, 20, 0 },
   { do_diff, 40, 20 },
-  { do_export, 15, 0 }, { do_import, 15, 0 }, { do_check, 8, 2 },
-  { do_scrub, 8, 2 }, { do_stat, 40, 20 }, { do_look, 60, 20 },
+  { do_export, 15, 0 },
+  { do_import, 15, 0 },
+  { do_check, 8, 2 },
+  { do_scrub, 8, 2 },
+  { do_stat, 40, 20 },
+  { do_look, 60, 20 },
   { do_drift, 15, 2 },
 };
 #define NR_ADMINS (sizeof admins / sizeof admins[0])
@@ -703,7 +732,7 @@ do_any (struct rng *rng)
   for (i = 0; i < NR_ADMINS; ++i)
     sum += soak.operations ? admins[i].steady : admins[i].weight;
   n = rng_below (rng, sum);
-  for (i = 0; ; ++i) {
+  for (i = 0;; ++i) {
     sum = soak.operations ? admins[i].steady : admins[i].weight;
     if (n < sum)
       break;
@@ -763,12 +792,11 @@ verify_image (const char *when, struct image *image, struct rng *rng)
 static void
 verify_figures (const char *when, struct image *volume, struct rng *rng)
 {
-  json_t *result = transport_command ("stat", json_pack ("{s:s}", "name",
-                                                         volume->name), 0,
-                                      rng);
+  json_t *result = transport_command ("stat",
+                                      json_pack ("{s:s}", "name", volume->name),
+                                      0, rng);
   json_t *figures = json_array_get (json_object_get (result, "volumes"), 0);
-  uint64_t n = json_integer_value (json_object_get (figures,
-                                                    "logical_bytes"));
+  uint64_t n = json_integer_value (json_object_get (figures, "logical_bytes"));
 
   if (n != image_logical_bytes (volume))
     fatal ("%s: %s: logical_bytes is %" PRIu64 ", expected %" PRIu64, when,

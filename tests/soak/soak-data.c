@@ -32,10 +32,11 @@ pick_kind (struct rng *rng)
     enum request_kind kind;
     unsigned weight;
   } kinds[] = {
-    { REQUEST_READ, 380 }, { REQUEST_WRITE, 400 }, { REQUEST_WRITE_FUA, 15 },
-    { REQUEST_ZERO, 50 }, { REQUEST_ZERO_FUA, 5 }, { REQUEST_TRIM, 80 },
-    { REQUEST_FLUSH, 15 }, { REQUEST_FLUSH_RANGE, 5 }, { REQUEST_CACHE, 20 },
-    { REQUEST_EXTENTS, 30 },
+    { REQUEST_READ, 380 },     { REQUEST_WRITE, 400 },
+    { REQUEST_WRITE_FUA, 15 }, { REQUEST_ZERO, 50 },
+    { REQUEST_ZERO_FUA, 5 },   { REQUEST_TRIM, 80 },
+    { REQUEST_FLUSH, 15 },     { REQUEST_FLUSH_RANGE, 5 },
+    { REQUEST_CACHE, 20 },     { REQUEST_EXTENTS, 30 },
   };
   unsigned n = rng_below (rng, 1000), i;
 

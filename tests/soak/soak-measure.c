@@ -21,7 +21,7 @@
 #include "soak/soak.h"
 
 #define TENTHS 10
-#define SAMPLES 100             /* of a tenth */
+#define SAMPLES 100 /* of a tenth */
 #define MAX_FIGURES 40
 #define LIMIT 1.05
 
@@ -31,7 +31,7 @@ static struct figure {
   uint64_t samples[TENTHS][SAMPLES];
 } *figures;
 static unsigned nr_figures, tenth, sample;
-static uint64_t ended_at[TENTHS];       /* ms */
+static uint64_t ended_at[TENTHS]; /* ms */
 
 static struct figure *
 note (const char *name, const char *what, uint64_t value)
@@ -110,8 +110,9 @@ note_pages (void)
   page_size = (uint32_t) header[16] << 8 | header[17];
   memcpy (&pages, header + 28, sizeof pages);
   memcpy (&unused, header + 36, sizeof unused);
-  note ("pool.db in use", "", (uint64_t) (be32toh (pages) - be32toh (unused)) *
-        page_size)->of_load = true;
+  note ("pool.db in use", "",
+        (uint64_t) (be32toh (pages) - be32toh (unused)) * page_size)
+    ->of_load = true;
 }
 
 /* "stat" waits for other commands, so run it once in a tenth. */

@@ -16,13 +16,13 @@
 
 struct block {
   atomic_uint refs;
-  struct block *next;         /* in the list of free ones */
+  struct block *next; /* in the list of free ones */
   uint32_t len;
   uint8_t data[];
 };
 
 #define CHUNK_BYTES (UINT64_C (8) << 20)
-#define NR_LENGTHS 9            /* 4 KiB to 1 MiB */
+#define NR_LENGTHS 9 /* 4 KiB to 1 MiB */
 
 static struct {
   pthread_mutex_t lock;
@@ -257,8 +257,8 @@ range_release (struct image *image, struct range *range)
 
 /* The part of 'block' that a request covers. */
 struct part {
-  uint32_t start, len;          /* in the block */
-  uint64_t from;                /* in the request */
+  uint32_t start, len; /* in the block */
+  uint64_t from;       /* in the request */
 };
 
 static struct part
@@ -274,8 +274,8 @@ part_of (const struct image *image, uint64_t block, uint64_t offset,
                          lo - offset };
 }
 
-#define FOR_BLOCKS(b, image, offset, len)                       \
-  for (b = (offset) / (image)->block_size;                      \
+#define FOR_BLOCKS(b, image, offset, len)                                      \
+  for (b = (offset) / (image)->block_size;                                     \
        b <= ((offset) + (len) - 1) / (image)->block_size; ++b)
 
 /* The content of a block after a write. */
@@ -308,15 +308,15 @@ changed (const struct image *image, const struct block *old,
 
 struct version {
   struct block *content;
-  uint64_t begun, answered;     /* stamps; UINT64_MAX: not in the window */
+  uint64_t begun, answered; /* stamps; UINT64_MAX: not in the window */
 };
 
 #define VERSIONS_STEP 8
 
 struct versions {
   unsigned nr;
-  struct version *v, first;     /* most blocks have one: v is &first */
-  unsigned chosen, nr_chosen;   /* the first that matches; how many do */
+  struct version *v, first;   /* most blocks have one: v is &first */
+  unsigned chosen, nr_chosen; /* the first that matches; how many do */
 };
 
 struct window {
@@ -413,8 +413,7 @@ window_decide (struct window *window, struct image *snap, uint64_t block,
  * during the next request.
  */
 static void
-bounds (const struct versions *vs, unsigned i, uint64_t *least,
-        uint64_t *most)
+bounds (const struct versions *vs, unsigned i, uint64_t *least, uint64_t *most)
 {
   *least = vs->v[i].begun;
   *most = i + 1 < vs->nr ? vs->v[i + 1].answered : UINT64_MAX;
@@ -437,7 +436,8 @@ window_end (struct window *window, struct image *snap)
     }
   if (least > most)
     fatal ("snapshot %s has a write, but not one that was answered before "
-           "that was sent", image_name (snap, name));
+           "that was sent",
+           image_name (snap, name));
   nr_moments++;
   for (b = 0; b < window->nr_blocks; ++b) {
     for (i = 0; i < window->blocks[b].nr; ++i)
@@ -461,7 +461,8 @@ image_begin (struct image *image, uint64_t offset, uint64_t len,
   struct part part;
   uint64_t b;
 
-  FOR_BLOCKS (b, image, offset, len) {
+  FOR_BLOCKS (b, image, offset, len)
+  {
     part = part_of (image, b, offset, len);
     pthread_mutex_lock (&image->state);
     old = content_ref (image->now[b]);
@@ -490,7 +491,8 @@ image_answered (struct image *image, uint64_t offset, uint64_t len,
   pthread_mutex_lock (&image->state);
   valid = is_valid (image, generation);
   stamp = ++image->clock;
-  FOR_BLOCKS (b, image, offset, len) {
+  FOR_BLOCKS (b, image, offset, len)
+  {
     if (is_valid (image, generation) && image->window &&
         b < image->window->nr_blocks) {
       vs = &image->window->blocks[b];
@@ -521,18 +523,17 @@ content_now (struct image *image, uint64_t block, unsigned generation,
 
 static void
 explain (const char *when, struct image *image, uint64_t block,
-         const struct part *part, const struct block *c,
-         const uint8_t *found)
+         const struct part *part, const struct block *c, const uint8_t *found)
 {
   uint8_t *zeroes = xcalloc (1, part->len);
   const uint8_t *expected = c ? c->data + part->start : zeroes;
   size_t i = first_difference (found, expected, part->len);
 
   fatal ("%s: %s%s%s (blocks of %u): block %" PRIu64 " differs at byte %zu "
-         "(read: %u bytes at %u): found 0x%02x, expected 0x%02x; %s", when,
-         image->volume ? image->volume->name : "", image->volume ? "@" : "",
-         image->name, image->block_size, block, part->start + i, part->len,
-         part->start, found[i], expected[i],
+         "(read: %u bytes at %u): found 0x%02x, expected 0x%02x; %s",
+         when, image->volume ? image->volume->name : "",
+         image->volume ? "@" : "", image->name, image->block_size, block,
+         part->start + i, part->len, part->start, found[i], expected[i],
          all_zero (found, part->len) ? "all of it is zero" : "not all zero");
 }
 
@@ -544,7 +545,8 @@ image_compare (const char *when, struct image *image, uint64_t offset,
   struct part part;
   uint64_t b;
 
-  FOR_BLOCKS (b, image, offset, len) {
+  FOR_BLOCKS (b, image, offset, len)
+  {
     if (!content_now (image, b, generation, &c))
       return;
     part = part_of (image, b, offset, len);
@@ -563,7 +565,8 @@ image_compare_hole (struct image *image, uint64_t offset, uint64_t len,
   struct part part;
   uint64_t b;
 
-  FOR_BLOCKS (b, image, offset, len) {
+  FOR_BLOCKS (b, image, offset, len)
+  {
     if (!content_now (image, b, generation, &c))
       return;
     part = part_of (image, b, offset, len);
@@ -586,8 +589,7 @@ image_become (struct image *image, struct image *other)
   image->cut_off = image->generation;
   image->size = other->size;
   for (b = 0; b < image->max_blocks; ++b)
-    content_set (&image->now[b],
-                 b < other->max_blocks ? other->now[b] : NULL);
+    content_set (&image->now[b], b < other->max_blocks ? other->now[b] : NULL);
   pthread_mutex_unlock (&image->state);
 }
 
@@ -700,8 +702,7 @@ table_pick (struct rng *rng)
   struct image *image;
 
   pthread_mutex_lock (&table.lock);
-  image = find_image (table.volumes, MAX_VOLUMES,
-                      rng_below (rng, MAX_VOLUMES));
+  image = find_image (table.volumes, MAX_VOLUMES, rng_below (rng, MAX_VOLUMES));
   pthread_mutex_unlock (&table.lock);
   return image;
 }

@@ -14,7 +14,7 @@
 
 #define COMMAND_SECONDS 300
 
-static struct nbdedup_pool *pool;       /* in this process */
+static struct nbdedup_pool *pool; /* in this process */
 static struct server_process server;
 static char log_path[PATH_MAX + 16];
 
@@ -54,11 +54,21 @@ start_server (enum nbdedup_primarycache primarycache)
   snprintf (key, sizeof key, "pool=%s", soak.pool);
   snprintf (log_path, sizeof log_path, "%s/server.log", soak.directory);
   const char *argv[] = {
-    "nbdkit", "-f", "-U", server.socket, "-t", "8", soak.plugin, key,
-    "dirty-max=8M", "ddt-cache=8M", "record-cache=1M",
+    "nbdkit",
+    "-f",
+    "-U",
+    server.socket,
+    "-t",
+    "8",
+    soak.plugin,
+    key,
+    "dirty-max=8M",
+    "ddt-cache=8M",
+    "record-cache=1M",
     soak.operations ? "commit-interval=1" : "commit-interval=0.1",
     soak.operations ? "drift-interval=0" : "drift-interval=2",
-    caches[primarycache], NULL
+    caches[primarycache],
+    NULL
   };
 
   if ((size_t) snprintf (server.socket, sizeof server.socket, "%s/nbd.sock",
@@ -283,8 +293,10 @@ nbd_request (struct handle *h, enum request_kind kind, uint8_t *buf,
   case REQUEST_CACHE:
     return nbd_cache (nbd, len, offset, 0);
   case REQUEST_EXTENTS:
-    return nbd_block_status (nbd, len, offset, (nbd_extent_callback) {
-        .callback = see_extents, .user_data = &see }, 0);
+    return nbd_block_status (nbd, len, offset,
+                             (nbd_extent_callback) { .callback = see_extents,
+                                                     .user_data = &see },
+                             0);
   }
   abort ();
 }
@@ -421,8 +433,9 @@ make_line (struct line *line, const struct form *form, json_t *args)
   json_t *value;
   unsigned i;
 
-  *line = (struct line) { .argv = { soak.nbdedup, "-p", soak.pool,
-                                    form->command }, .nr = 4 };
+  *line = (struct line) {
+    .argv = { soak.nbdedup, "-p", soak.pool, form->command }, .nr = 4
+  };
   json_object_foreach (args, key, value) {
     snprintf (option, sizeof option, "--%s", key);
     for (i = 0; i < 2; ++i)
@@ -455,8 +468,9 @@ process_command (const struct form *form, json_t *args, int error)
   if (status != 0 && (error == 0 || status != 1))
     fatal ("nbdedup %s %s: status %d: %s", form->command,
            line.nr > 4 ? line.argv[4] : "", status, output);
-  result = status != 0 ? NULL : form->json ? json_loads (output, 0, &why) :
-    json_object ();
+  result = status != 0 ? NULL
+    : form->json       ? json_loads (output, 0, &why)
+                       : json_object ();
   if (status == 0 && result == NULL)
     fatal ("nbdedup %s: not JSON: %s: %s", form->command, why.text, output);
   free (output);
@@ -522,8 +536,7 @@ run_process (const char *a1, const char *a2, const char *a3, const char *a4,
   char *output;
   int status;
 
-  output = command_output (argv, COMMAND_SECONDS, soak.preload, NULL,
-                           &status);
+  output = command_output (argv, COMMAND_SECONDS, soak.preload, NULL, &status);
   if (status != 0)
     fatal ("nbdedup %s %s: status %d: %s", a1, a2, status, output);
   free (output);

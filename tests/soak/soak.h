@@ -35,7 +35,7 @@
 #include "rigs/testutil.h"
 
 #define MAX_VOLUMES 12
-#define MAX_SNAPS 3             /* of a volume */
+#define MAX_SNAPS 3 /* of a volume */
 #define MAX_REQUEST (UINT32_C (1) << 20)
 #define NR_DUPS 40
 
@@ -54,29 +54,29 @@ extern struct soak soak;
 extern atomic_bool stop;
 extern atomic_uint_fast64_t nr_requests, nr_compared, nr_cut_off;
 
-#define fatal(fmt, ...)                                         \
-  die ("SEED=%" PRIu64 " %s line %d: " fmt, soak.seed, __func__, \
-       __LINE__, ##__VA_ARGS__)
+#define fatal(fmt, ...)                                                        \
+  die ("SEED=%" PRIu64 " %s line %d: " fmt, soak.seed, __func__, __LINE__,     \
+       ##__VA_ARGS__)
 
 /*----------------------------------------------------------------------
  * soak-model.c: the expected contents
  */
 
-struct block;                 /* of a block; NULL: zeroes */
+struct block; /* of a block; NULL: zeroes */
 
 /* The blocks that a request touches. */
 struct range {
   uint64_t first, last;
-  bool shared;                  /* the request changes nothing */
+  bool shared; /* the request changes nothing */
   struct range *next;
 };
 
 struct window;
 
 struct image {
-  char name[32];                /* of a snapshot: the part after the @ */
-  char domain[8];               /* "": none */
-  struct image *volume;         /* a snapshot's, not owned; or NULL */
+  char name[32];        /* of a snapshot: the part after the @ */
+  char domain[8];       /* "": none */
+  struct image *volume; /* a snapshot's, not owned; or NULL */
   atomic_uint refs;
   uint32_t block_size;
   uint64_t max_blocks;
@@ -87,24 +87,24 @@ struct image {
    */
   pthread_rwlock_t admin;
   struct image *snaps[MAX_SNAPS];
-  bool gone;                    /* destroyed */
+  bool gone; /* destroyed */
   atomic_uint nr_handles;
-  atomic_bool leave;            /* clients: please close */
+  atomic_bool leave; /* clients: please close */
 
-  pthread_mutex_t state;        /* protects the rest */
+  pthread_mutex_t state; /* protects the rest */
   pthread_cond_t range_free;
   uint64_t size;
   /* A forced destroy or rollback cuts off the clients that attached before it.
    * While it runs their requests may succeed, with the earlier content, or fail
    * with ESHUTDOWN.
    */
-  unsigned generation;          /* counts these, when they begin; from 1 */
-  unsigned cut_off;             /* earlier generations are cut off */
+  unsigned generation; /* counts these, when they begin; from 1 */
+  unsigned cut_off;    /* earlier generations are cut off */
   uint64_t clock;
-  struct block **now;         /* answered */
-  struct block **next;        /* written by a request in flight */
-  unsigned *next_of;            /* its client's generation; 0: no request */
-  uint64_t *begun;              /* stamp of that request */
+  struct block **now;  /* answered */
+  struct block **next; /* written by a request in flight */
+  unsigned *next_of;   /* its client's generation; 0: no request */
+  uint64_t *begun;     /* stamp of that request */
   struct range *ranges;
   struct window *window;
 };
@@ -128,8 +128,8 @@ extern void range_release (struct image *image, struct range *range);
  */
 extern void image_begin (struct image *image, uint64_t offset, uint64_t len,
                          const uint8_t *buf, unsigned generation);
-extern void image_answered (struct image *image, uint64_t offset,
-                            uint64_t len, unsigned generation, bool ok);
+extern void image_answered (struct image *image, uint64_t offset, uint64_t len,
+                            unsigned generation, bool ok);
 
 /* With the range held: compare what a client of 'generation' has read. */
 extern void image_compare (const char *when, struct image *image,
@@ -197,19 +197,26 @@ extern struct image *table_get (unsigned place);
 
 /* A client of an image. */
 struct handle {
-  struct image *image;          /* a reference */
+  struct image *image; /* a reference */
   unsigned generation;
   uint64_t size;
   bool readonly;
-  struct nbdedup_volume *volume;        /* in this process */
-  struct nbd_handle *nbd[3];            /* through a server */
+  struct nbdedup_volume *volume; /* in this process */
+  struct nbd_handle *nbd[3];     /* through a server */
   unsigned nr_nbd;
 };
 
 enum request_kind {
-  REQUEST_READ, REQUEST_WRITE, REQUEST_WRITE_FUA, REQUEST_ZERO,
-  REQUEST_ZERO_FUA, REQUEST_TRIM, REQUEST_FLUSH, REQUEST_FLUSH_RANGE,
-  REQUEST_CACHE, REQUEST_EXTENTS,
+  REQUEST_READ,
+  REQUEST_WRITE,
+  REQUEST_WRITE_FUA,
+  REQUEST_ZERO,
+  REQUEST_ZERO_FUA,
+  REQUEST_TRIM,
+  REQUEST_FLUSH,
+  REQUEST_FLUSH_RANGE,
+  REQUEST_CACHE,
+  REQUEST_EXTENTS,
 };
 
 extern void transport_start (enum nbdedup_primarycache primarycache);
@@ -227,8 +234,8 @@ extern const char *transport_error (void);
 /* Run a command of command.h.  NULL if it fails, which it may only with 'error'
  * (0: it must not fail).  Takes the reference of 'args'.
  */
-extern json_t *transport_command (const char *command, json_t *args,
-                                  int error, struct rng *rng);
+extern json_t *transport_command (const char *command, json_t *args, int error,
+                                  struct rng *rng);
 extern void run (const char *command, json_t *args, struct rng *rng);
 /* Run a command line, which must succeed.  Its output is dropped. */
 extern void run_process (const char *a1, const char *a2, const char *a3,

@@ -32,7 +32,7 @@
 
 struct soak soak;
 atomic_bool stop;
-static unsigned descriptors;    /* before anything is open */
+static unsigned descriptors; /* before anything is open */
 
 static const char *const cache_names[] = { "all", "metadata", "none" };
 
@@ -64,8 +64,8 @@ parse (int argc, char *argv[])
   soak.seed = seed_from_environment ();
   soak.operations = number_from_environment ("SOAK_OPERATIONS", 0);
   soak.seconds = number_from_environment ("SOAK_SECONDS", 8);
-  make_directory (soak.directory, optind < argc ? argv[optind] :
-                  fast_directory (), "soak");
+  make_directory (soak.directory,
+                  optind < argc ? argv[optind] : fast_directory (), "soak");
   snprintf (soak.pool, sizeof soak.pool, "%s/pool", soak.directory);
 }
 
@@ -78,8 +78,7 @@ stop_all (void)
   transport_stop ();
   nr = count_descriptors (getpid ());
   if (nr != descriptors)
-    fatal ("%u descriptors after closing, %u before opening", nr,
-           descriptors);
+    fatal ("%u descriptors after closing, %u before opening", nr, descriptors);
 }
 
 /* Make the pool in this process, before there is a server. */
@@ -134,9 +133,8 @@ print_phase (unsigned phase, enum nbdedup_primarycache cache, uint64_t ms)
   printf ("phase %u, primarycache=%s: %.1f s; so far %" PRIu64 " requests, "
           "%" PRIu64 " clients cut off, %" PRIu64 " blocks compared, %" PRIu64
           " snapshots of one moment (%" PRIu64 " blocks written meanwhile)\n",
-          phase, cache_names[cache], (double) ms / 1000,
-          (uint64_t) nr_requests, (uint64_t) nr_cut_off,
-          (uint64_t) nr_compared, (uint64_t) nr_moments,
+          phase, cache_names[cache], (double) ms / 1000, (uint64_t) nr_requests,
+          (uint64_t) nr_cut_off, (uint64_t) nr_compared, (uint64_t) nr_moments,
           (uint64_t) nr_undecided);
   fflush (stdout);
 }
@@ -156,8 +154,8 @@ main (int argc, char *argv[])
 
   signal (SIGALRM, too_long);
   parse (argc, argv);
-  printf ("SEED=%" PRIu64 " %s\n", soak.seed, soak.plugin ?
-          "server, NBD, processes" : "engine in this process");
+  printf ("SEED=%" PRIu64 " %s\n", soak.seed,
+          soak.plugin ? "server, NBD, processes" : "engine in this process");
   fflush (stdout);
   if (soak.operations)
     model_reserve (UINT64_C (224) << 20);

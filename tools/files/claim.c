@@ -18,10 +18,10 @@
 #define SECTOR 512
 
 static struct byte_range *ranges;
-static uint64_t *firsts;        /* of each range: sectors in those before it */
+static uint64_t *firsts; /* of each range: sectors in those before it */
 static size_t nr_ranges;
-static uint8_t *claimed;        /* a bit for each sector of the ranges */
-static char *last_owner;        /* of the last OWNER message */
+static uint8_t *claimed; /* a bit for each sector of the ranges */
+static char *last_owner; /* of the last OWNER message */
 
 static void *
 get_memory (size_t len)
@@ -99,7 +99,7 @@ each_in_range (size_t i, uint64_t first, uint64_t end,
 {
   uint64_t s, begin;
 
-  for (s = first; s < end; ) {
+  for (s = first; s < end;) {
     while (s < end && is_claimed (firsts[i] + s))
       s++;
     begin = s;
@@ -122,8 +122,8 @@ each_unclaimed (uint64_t offset, uint64_t len,
   for (i = find_range (offset); i < nr_ranges && ranges[i].offset < limit;
        ++i) {
     begin = offset > ranges[i].offset ? offset - ranges[i].offset : 0;
-    end = limit - ranges[i].offset < ranges[i].len
-      ? limit - ranges[i].offset : ranges[i].len;
+    end = limit - ranges[i].offset < ranges[i].len ? limit - ranges[i].offset
+                                                   : ranges[i].len;
     each_in_range (i, begin / SECTOR, (end + SECTOR - 1) / SECTOR, fn, opaque);
   }
 }

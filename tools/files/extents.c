@@ -22,7 +22,7 @@
 #define MAGIC 0xf30a
 #define DEPTH_MAX 5
 #define BLOCK_MAX 65536
-#define WRITTEN_MAX 32768       /* blocks of a written extent */
+#define WRITTEN_MAX 32768 /* blocks of a written extent */
 
 struct extents {
   TSK_FS_INFO *fs;
@@ -69,8 +69,7 @@ walk_block (struct extents *u, uint64_t addr, unsigned depth)
 
   if (size > BLOCK_MAX || (words = malloc (size)) == NULL)
     return;
-  if (tsk_fs_read_block (u->fs, addr, (char *) words, size) ==
-      (ssize_t) size) {
+  if (tsk_fs_read_block (u->fs, addr, (char *) words, size) == (ssize_t) size) {
     for (i = 0; i < size / 4; ++i)
       words[i] = le32toh (words[i]);
     u->fn (u->opaque, addr, 1, true);

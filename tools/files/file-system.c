@@ -25,12 +25,12 @@
 
 struct owning {
   TSK_FS_INFO *fs;
-  uint64_t size;                /* of its partition */
+  uint64_t size; /* of its partition */
   const char *prefix;
   char path[8192];
   size_t path_len;
-  struct hashtable dirs;        /* of struct seen_dir */
-  bool is_incomplete;           /* a directory cannot be read */
+  struct hashtable dirs; /* of struct seen_dir */
+  bool is_incomplete;    /* a directory cannot be read */
 };
 
 struct seen_dir {
@@ -80,8 +80,9 @@ send_package (const char *path)
 {
   const char *name = path + strlen (LIST_DIR);
 
-  send_text (FILES_PACKAGE, name, strcspn (name, ":") < strlen (name)
-             ? strcspn (name, ":") : strlen (name) - 5);
+  send_text (FILES_PACKAGE, name,
+             strcspn (name, ":") < strlen (name) ? strcspn (name, ":")
+                                                 : strlen (name) - 5);
 }
 
 static void
@@ -132,7 +133,9 @@ owner_of (const struct owning *o, const struct map_name *name, bool is_dir,
     return PSEUDO_METADATA;
   if (!TSK_FS_TYPE_ISNTFS (o->fs->ftype) || name->inode >= 64)
     return strncmp (path, "/$Extend/$UsnJrnl", 17) == 0 &&
-      TSK_FS_TYPE_ISNTFS (o->fs->ftype) ? PSEUDO_JOURNAL : NULL;
+        TSK_FS_TYPE_ISNTFS (o->fs->ftype)
+      ? PSEUDO_JOURNAL
+      : NULL;
   if (strcmp (path, "/$LogFile") == 0)
     return PSEUDO_JOURNAL;
   return path[1] == '$' ? PSEUDO_METADATA : NULL;
@@ -163,8 +166,8 @@ own_name (struct owning *o, const struct map_name *name)
   bool is_dir;
 
   /* An entry of NTFS's MFT may be another file's by now. */
-  if (file == NULL || (TSK_FS_TYPE_ISNTFS (o->fs->ftype) &&
-                       file->sequence != name->sequence))
+  if (file == NULL ||
+      (TSK_FS_TYPE_ISNTFS (o->fs->ftype) && file->sequence != name->sequence))
     return false;
   is_dir = file->is_dir;
   owner = owner_of (o, name, is_dir, path);
@@ -253,7 +256,7 @@ own_files (struct owning *o)
     send_note ("%s%scannot read all directories: %.200s", o->prefix,
                *o->prefix ? " " : "",
                tsk_error_get_errstr () ? tsk_error_get_errstr ()
-               : "they are nested too deeply");
+                                       : "they are nested too deeply");
 }
 
 /*----------------------------------------------------------------------

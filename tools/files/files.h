@@ -40,17 +40,17 @@ extern void claim (const char *owner, uint64_t offset, uint64_t len);
 /* Call 'fn' with each part of these bytes that has no owner yet.  'fn' may
  * claim it.
  */
-extern void each_unclaimed (uint64_t offset, uint64_t len,
-                            void (*fn) (void *opaque, uint64_t offset,
-                                        uint64_t len),
-                            void *opaque);
+extern void
+each_unclaimed (uint64_t offset, uint64_t len,
+                void (*fn) (void *opaque, uint64_t offset, uint64_t len),
+                void *opaque);
 
 /*----------------------------------------------------------------------
  * extents.c
  */
 
-typedef void extent_fn (void *opaque, uint64_t addr, uint64_t nr,
-                        bool is_metadata);
+typedef void
+extent_fn (void *opaque, uint64_t addr, uint64_t nr, bool is_metadata);
 
 /* Call 'fn' with each extent of the file, and (is_metadata) with the blocks
  * that list them.  False: its file system has no extents.
@@ -70,15 +70,15 @@ extern const struct map_file *tree_file (TSK_FS_INFO *fs, uint64_t inode);
 /* The names in a directory, without "." and "..".  The caller frees 'owned'.
  * NULL: it cannot be read (tsk_error_get_errstr).
  */
-extern const struct map_dir *tree_dir (TSK_FS_INFO *fs, uint64_t inode,
-                                       struct map_dir **owned);
+extern const struct map_dir *
+tree_dir (TSK_FS_INFO *fs, uint64_t inode, struct map_dir **owned);
 
 /*----------------------------------------------------------------------
  * file-system.c
  */
 
 /* 'prefix' begins the paths; "" for the only file system, or the root's. */
-extern void own_file_system (TSK_FS_INFO *fs, uint64_t size,
-                             const char *prefix);
+extern void
+own_file_system (TSK_FS_INFO *fs, uint64_t size, const char *prefix);
 
 #endif /* NBDEDUP_FILES_H */

@@ -17,18 +17,18 @@
 struct entry {
   struct hashtable_link link;
   const struct map_record *record;
-  uint64_t file_system;         /* its first byte */
+  uint64_t file_system; /* its first byte */
 };
 
 static bool is_recording;
-static struct hashtable table;  /* of struct entry */
+static struct hashtable table; /* of struct entry */
 static const struct byte_range *changed;
 static size_t nr_changed;
 
 /* The present file system.  'is_known': the golden image had one of this kind
  * here.
  */
-static uint64_t start;          /* its first byte */
+static uint64_t start; /* its first byte */
 static uint32_t block_size;
 static bool is_known;
 
@@ -206,8 +206,8 @@ run_has_changed (const struct map_run *run)
 const struct map_file *
 golden_map_file (uint64_t inode)
 {
-  const struct map_file *file =
-    (const struct map_file *) find (RECORD_FILE, inode);
+  const struct map_file *file = (const struct map_file *) find (RECORD_FILE,
+                                                                inode);
   uint64_t at, len, i;
 
   if (!is_known || file == NULL || !locate_inode (inode, &at, &len) ||
@@ -236,15 +236,16 @@ has_same_content (uint64_t inode)
 const struct map_dir *
 golden_map_dir (uint64_t inode)
 {
-  return !is_known || !has_same_content (inode) ? NULL
+  return !is_known || !has_same_content (inode)
+    ? NULL
     : (const struct map_dir *) find (RECORD_DIR, inode);
 }
 
 bool
 golden_map_list (uint64_t inode, uint64_t *number)
 {
-  const struct map_list *list =
-    (const struct map_list *) find (RECORD_LIST, inode);
+  const struct map_list *list = (const struct map_list *) find (RECORD_LIST,
+                                                                inode);
 
   if (!is_known || list == NULL || !has_same_content (inode))
     return false;
@@ -313,7 +314,8 @@ void
 golden_map_add_list (uint64_t inode, uint64_t number)
 {
   const struct map_list list = {
-    { RECORD_LIST, sizeof list, inode }, number,
+    { RECORD_LIST, sizeof list, inode },
+    number,
   };
 
   if (is_recording)
@@ -324,8 +326,11 @@ void
 golden_map_begin (TSK_FS_INFO *fs)
 {
   const struct map_file_system new = {
-    { RECORD_FILE_SYSTEM, sizeof new, fs->offset }, fs->ftype, fs->block_size,
-    fs->last_block, fs->last_inum,
+    { RECORD_FILE_SYSTEM, sizeof new, fs->offset },
+    fs->ftype,
+    fs->block_size,
+    fs->last_block,
+    fs->last_inum,
   };
   const struct map_file_system *old;
 

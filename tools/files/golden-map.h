@@ -25,13 +25,16 @@
 #include <tsk/libtsk.h>
 
 enum map_kind {
-  RECORD_FILE_SYSTEM = 1, RECORD_FILE, RECORD_DIR, RECORD_LIST,
+  RECORD_FILE_SYSTEM = 1,
+  RECORD_FILE,
+  RECORD_DIR,
+  RECORD_LIST,
 };
 
 struct map_record {
   uint32_t kind;
-  uint32_t len;                 /* of all of it, a multiple of 8 */
-  uint64_t inode;               /* of a file system: its first byte */
+  uint32_t len;   /* of all of it, a multiple of 8 */
+  uint64_t inode; /* of a file system: its first byte */
 };
 
 struct map_file_system {
@@ -47,11 +50,11 @@ struct map_run {
 
 struct map_file {
   struct map_record record;
-  uint64_t at, at_len;          /* where in the image its inode is; 0, 0: the
+  uint64_t at, at_len; /* where in the image its inode is; 0, 0: the
                                  * place is not known, or the inode does not
                                  * have all of it, so it is not recorded */
   uint64_t size;
-  uint32_t sequence;            /* of the MFT's entry */
+  uint32_t sequence; /* of the MFT's entry */
   uint32_t is_dir;
   uint64_t nr_runs;
   struct map_run runs[];
@@ -60,15 +63,15 @@ struct map_file {
 struct map_name {
   uint64_t inode;
   uint32_t sequence;
-  uint16_t is_virtual;          /* no file, but a part of a FAT file system */
-  uint16_t len;                 /* of the text, which ends with a zero byte;
+  uint16_t is_virtual; /* no file, but a part of a FAT file system */
+  uint16_t len;        /* of the text, which ends with a zero byte;
                                  * the next name begins at a multiple of 8 */
   char text[];
 };
 
 struct map_dir {
   struct map_record record;
-  uint64_t nr_names;            /* the names follow */
+  uint64_t nr_names; /* the names follow */
 };
 
 /* dpkg's list of a package's files: the number of its PACKAGE message. */
@@ -93,8 +96,8 @@ map_first_name (const struct map_dir *dir)
 static inline const struct map_name *
 map_next_name (const struct map_name *name)
 {
-  return (const struct map_name *)
-    ((const char *) name + map_name_size (name->len));
+  return (const struct map_name *) ((const char *) name +
+                                    map_name_size (name->len));
 }
 
 /* This program records, or has the golden image's records. */

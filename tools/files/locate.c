@@ -34,15 +34,15 @@
 #define MFT 0
 
 static TSK_FS_INFO *fs;
-static uint64_t entry_size;     /* 0: places are not known */
-static uint64_t descriptors;    /* of groups: their first byte in the image */
+static uint64_t entry_size;  /* 0: places are not known */
+static uint64_t descriptors; /* of groups: their first byte in the image */
 static uint32_t per_group, descriptor_size;
 /* The group that was read last: the first byte of its table of inodes, and its
  * bitmap.
  */
 static uint64_t group, table;
-static uint8_t *bitmap;         /* owned */
-static TSK_FS_FILE *mft;        /* owned; NULL: this is not NTFS */
+static uint8_t *bitmap;  /* owned */
+static TSK_FS_FILE *mft; /* owned; NULL: this is not NTFS */
 
 static bool
 get (uint64_t at, void *p, size_t len)
@@ -68,14 +68,13 @@ begin_ext (void)
   incompat = le32toh (incompat);
   per_group = le32toh (per_group);
   descriptor_size = incompat & INCOMPAT_64BIT ? le16toh (desc_size) : 32;
-  if (incompat & INCOMPAT_META_BG || descriptor_size < 32 ||
-      per_group == 0 || per_group > fs->block_size * 8)
+  if (incompat & INCOMPAT_META_BG || descriptor_size < 32 || per_group == 0 ||
+      per_group > fs->block_size * 8)
     return;
   bitmap = malloc (fs->block_size);
   if (bitmap == NULL)
     return;
-  descriptors = fs->offset +
-    ((uint64_t) le32toh (first) + 1) * fs->block_size;
+  descriptors = fs->offset + ((uint64_t) le32toh (first) + 1) * fs->block_size;
   entry_size = revision == 0 ? 128 : le16toh (inode_size);
 }
 
@@ -135,7 +134,7 @@ begin_ntfs (void)
   mft = tsk_fs_file_open_meta (fs, NULL, MFT);
   if (mft != NULL)
     entry_size = size < 0 ? UINT64_C (1) << -size
-      : (uint64_t) size * fs->block_size;
+                          : (uint64_t) size * fs->block_size;
 }
 
 /* In the runs of the MFT's data. */

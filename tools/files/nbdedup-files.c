@@ -25,7 +25,7 @@
 static const struct {
   unsigned offset, len;
   const char *magic;
-  const char *pseudo;           /* NULL: a file system that libtsk reads */
+  const char *pseudo; /* NULL: a file system that libtsk reads */
   TSK_FS_TYPE_ENUM type;
   const char *name;
 } signatures[] = {
@@ -47,9 +47,9 @@ static const struct {
 
 struct part {
   uint64_t offset, size;
-  unsigned number;              /* as Linux counts; 0: not partitioned */
-  const char *pseudo;           /* what all of it is; NULL: 'fs' */
-  TSK_FS_INFO *fs;              /* owned */
+  unsigned number;    /* as Linux counts; 0: not partitioned */
+  const char *pseudo; /* what all of it is; NULL: 'fs' */
+  TSK_FS_INFO *fs;    /* owned */
   bool is_root;
 };
 
@@ -156,7 +156,8 @@ check_features (const struct part *part)
   }
   if (read_le32 (part->offset + SB_INCOMPAT) & INCOMPAT_INLINE_DATA)
     send_note ("%s: ext4 with inline_data: some bytes may be attributed to the "
-               "wrong file", part_name (part, name));
+               "wrong file",
+               part_name (part, name));
   return true;
 }
 
@@ -176,8 +177,8 @@ identify (struct part *part)
     if (signatures[i].name != NULL)
       send_note ("%s: %s%s: its files cannot be seen", part_name (part, name),
                  signatures[i].name,
-                 strcmp (part->pseudo, PSEUDO_ENCRYPTED) == 0
-                 ? ", encrypted" : "");
+                 strcmp (part->pseudo, PSEUDO_ENCRYPTED) == 0 ? ", encrypted"
+                                                              : "");
     return;
   }
   if (signatures[i].type == TSK_FS_TYPE_EXT_DETECT && !check_features (part)) {
@@ -204,7 +205,8 @@ add_part (uint64_t offset, uint64_t size, unsigned number)
     return;
   if (size > image->size - offset)
     size = image->size - offset;
-  parts[nr_parts] = (struct part) { .offset = offset, .size = size,
+  parts[nr_parts] = (struct part) { .offset = offset,
+                                    .size = size,
                                     .number = number };
   identify (&parts[nr_parts++]);
 }
@@ -226,10 +228,12 @@ read_table (TSK_VS_INFO *vs)
       continue;
     offset = vs->offset + p->start * vs->block_size;
     size = p->len > (uint64_t) image->size / vs->block_size
-      ? (uint64_t) image->size : p->len * vs->block_size;
+      ? (uint64_t) image->size
+      : p->len * vs->block_size;
     if (p->flags & TSK_VS_PART_FLAG_ALLOC) {
       number = vs->vstype == TSK_VS_TYPE_DOS && p->table_num > 0
-        ? logical++ : (unsigned) p->slot_num + 1;
+        ? logical++
+        : (unsigned) p->slot_num + 1;
       add_part (offset, size, number);
     }
     else if ((p->flags & TSK_VS_PART_FLAG_META) && size <= TABLE_MAX)
@@ -290,7 +294,7 @@ main (int argc, char **argv)
                                  image_read, image_close, image_stat);
   if (image == NULL)
     give_up (tsk_error_get_errstr () ? tsk_error_get_errstr ()
-             : "cannot open the image");
+                                     : "cannot open the image");
   find_parts ();
   for (i = 0; i < nr_parts; ++i) {
     if (parts[i].fs == NULL)

@@ -28,12 +28,12 @@
 
 #include <stdint.h>
 
-#define FILES_FD 4              /* CHILD_FD of child.h */
+#define FILES_FD 4 /* CHILD_FD of child.h */
 #define FILES_RANGES "/nbdedup-ranges"
 #define FILES_CHANGED "/nbdedup-changed"
 #define FILES_GOLDEN "/nbdedup-golden"
 #define FILES_READ_MAX (UINT32_C (1) << 20)
-#define FILES_TEXT_MAX (UINT32_C (64) << 10)    /* 'len' of the helper's */
+#define FILES_TEXT_MAX (UINT32_C (64) << 10) /* 'len' of the helper's */
 
 /* argv[2]: the image is a golden image, whose map the parent wants; or it is a
  * clone, and FILES_GOLDEN is the map of its golden image, FILES_CHANGED the
@@ -47,8 +47,14 @@ struct byte_range {
 };
 
 enum files_type {
-  FILES_READ = 1, FILES_OWNER, FILES_EXTENT, FILES_PACKAGE, FILES_FILES,
-  FILES_NOTE, FILES_DONE, FILES_MAP,
+  FILES_READ = 1,
+  FILES_OWNER,
+  FILES_EXTENT,
+  FILES_PACKAGE,
+  FILES_FILES,
+  FILES_NOTE,
+  FILES_DONE,
+  FILES_MAP,
 };
 
 struct files_message {

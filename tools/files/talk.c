@@ -34,7 +34,7 @@ flush_out (void)
     if (r == -1 && errno == EINTR)
       continue;
     if (r <= 0)
-      exit (EXIT_FAILURE);      /* the parent is gone */
+      exit (EXIT_FAILURE); /* the parent is gone */
     done += r;
   }
   nr_out = 0;

@@ -15,8 +15,8 @@
 #define NAME_MAX_LEN 4096
 
 /* Of tree_file, while it is built. */
-static struct map_file *built;  /* owned */
-static size_t built_cap;        /* in bytes */
+static struct map_file *built; /* owned */
+static size_t built_cap;       /* in bytes */
 
 /* Room for 'len' bytes in the buffer; it never shrinks. */
 static void *
@@ -66,8 +66,8 @@ add_attributes (TSK_FS_FILE *file)
     if (!(attr->flags & TSK_FS_ATTR_NONRES))
       continue;
     for (run = attr->nrd.run; run; run = run->next)
-      if (!(run->flags & (TSK_FS_ATTR_RUN_FLAG_FILLER |
-                          TSK_FS_ATTR_RUN_FLAG_SPARSE)))
+      if (!(run->flags &
+            (TSK_FS_ATTR_RUN_FLAG_FILLER | TSK_FS_ATTR_RUN_FLAG_SPARSE)))
         add_run (NULL, run->addr, run->len,
                  attr->type == TSK_FS_ATTR_TYPE_UNIX_INDIR);
   }
@@ -123,8 +123,8 @@ tree_file (TSK_FS_INFO *fs, uint64_t inode)
  */
 
 struct building {
-  struct map_dir *dir;          /* owned */
-  size_t len, cap;              /* in bytes */
+  struct map_dir *dir; /* owned */
+  size_t len, cap;     /* in bytes */
 };
 
 static bool
