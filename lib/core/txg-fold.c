@@ -22,8 +22,6 @@
 
 /* Retry interval after a fold that failed for lack of space. */
 #define FULL_RETRY_MS 1000
-/* The same for room that merges of the hash index would like to have. */
-#define MERGE_RETRY_MS 10000
 /* How long a fold may change tables: writers may have to wait for it.  One in a
  * hundred takes four times as long, when it reads rows from a busy disk.
  */
@@ -39,14 +37,6 @@
 #define SLOW_FOLD_AGAIN_MS 60000
 /* A fold of fewer pages says nothing about the rate. */
 #define FOLD_PAGES_KNOWN 256u
-/* So many pages the WAL has at most, unless a frozen reader is in it: 256 MiB.
- * What the fold is promised is less than that (parts.wal_max_bytes).
- */
-#define WAL_MAX_PAGES 32768u
-/* 2 and 128 MiB; and the part of the free space that they may take. */
-#define MERGE_PAGES_MIN 256u
-#define MERGE_PAGES_MAX 16384u
-#define MERGE_SHARE 4
 /* While clients overwrite data, a fold is due when the new data take this part
  * of what is stored, and as much more.
  */
@@ -358,91 +348,6 @@ pages_of (const struct requests *taken)
   return pages;
 }
 
-/* May the WAL get so large before it is restarted?  That would expel frozen
- * readers, for which it gets as large as meta_throttle lets it.
- */
-static bool
-may_grow (struct txg *t, uint64_t pages)
-{
-  return meta_is_frozen (t->parts.meta) ||
-    pages <= t->parts.wal_max_bytes / META_PAGE_BYTES;
-}
-
-/* Is there room behind the WAL's content, or can there be? */
-static bool
-wal_has_room (struct txg *t, uint64_t need)
-{
-  struct meta_pages p;
-
-  meta_get_pages (t->parts.meta, &p);
-  return p.wal_used + need <= p.wal_allocated ||
-    (may_grow (t, p.wal_used + need) &&
-     meta_allocate (t->parts.meta, 0, p.wal_used + need) == 0);
-}
-
-/* Make room in the WAL for the fold: behind its content, or from its start. */
-static void
-prepare_wal (struct txg *t, uint64_t extra)
-{
-  const uint64_t need = room_fold_pages (t->room, extra);
-
-  assert (t->folding); /* room_cut came before */
-  meta_throttle (t->parts.meta, need);
-  /* Replay does not count its changes, and the WAL's content is not known:
-   * restart it, which makes room.
-   */
-  if (t->has_thread &&
-      (wal_has_room (t, need) ||
-       (meta_restart_wal (t->parts.meta, false) && wal_has_room (t, need))))
-    return;
-  meta_restart_wal (t->parts.meta, true);
-  /* If this fails, the transaction reports it. */
-  (void) meta_allocate (t->parts.meta, 0, need);
-}
-
-/* They did not fit, and what they have written is in the way of others. */
-static void
-postpone_merges (struct txg *t)
-{
-  t->merge_after_ms = clock_ms () + MERGE_RETRY_MS;
-  WITH_LOCK (&t->lock);
-  t->give_back = true;
-}
-
-/* Pages of the WAL that merges of the hash index may fill.  They can wait, and
- * what the fold was promised is its own: they need room behind that, or a file
- * system that is not nearly full.  The promise is far more than a fold writes,
- * so it says nothing about the latter.
- */
-static uint64_t
-get_merge_room (struct txg *t, uint64_t extra, uint64_t wanted)
-{
-  const uint64_t now = clock_ms (), fold = room_fold_pages (t->room, extra);
-  struct meta_pages p;
-  uint64_t most;
-
-  if (!t->has_thread || wanted == 0 || now < t->merge_after_ms)
-    return 0;
-  if (wanted > MERGE_PAGES_MAX)
-    wanted = MERGE_PAGES_MAX;
-  if (fold + wanted > WAL_MAX_PAGES)
-    wanted = fold < WAL_MAX_PAGES ? WAL_MAX_PAGES - fold : 0;
-  meta_get_pages (t->parts.meta, &p);
-  if (p.wal_used + fold + wanted > WAL_MAX_PAGES &&
-      !meta_is_frozen (t->parts.meta) &&
-      meta_restart_wal (t->parts.meta, false))
-    meta_get_pages (t->parts.meta, &p);
-  if (p.wal_used + fold + wanted <= p.wal_allocated)
-    return wanted;
-  most = meta_free_pages (t->parts.meta) / MERGE_SHARE;
-  if (most < MERGE_PAGES_MIN && space_settle (t->parts.space))
-    most = meta_free_pages (t->parts.meta) / MERGE_SHARE;
-  if (wanted <= most || most >= MERGE_PAGES_MIN)
-    return wanted < most ? wanted : most;
-  t->merge_after_ms = now + MERGE_RETRY_MS;
-  return 0;
-}
-
 /* There was no memory for a step of the fold, which has committed nothing: it
  * tries again, at once, and then in pauses that grow.  After a while requests
  * for a fold fail.  -1: waiting is useless.
@@ -515,25 +420,6 @@ mend_for_fold (struct txg *t, struct fold *f)
   }
 }
 
-/* Begin the WAL again at its start, where its file has all that the fold was
- * promised: to cut the file would give that to other programs.
- */
-static void
-restart_wal (struct txg *t)
-{
-  if (!meta_restart_wal (t->parts.meta, false))
-    meta_restart_wal (t->parts.meta, true);
-}
-
-static uint64_t
-wal_pages (struct txg *t)
-{
-  struct meta_pages p;
-
-  meta_get_pages (t->parts.meta, &p);
-  return p.wal_used;
-}
-
 /* Without merges, background work and commands a fold writes what its changes
  * were promised, and no more.
  */
@@ -541,7 +427,7 @@ static void
 assert_promise (struct txg *t, const struct fold *f,
                 const struct requests *taken, uint64_t before)
 {
-  const uint64_t after = wal_pages (t);
+  const uint64_t after = txg_wal_pages (t);
   const uint64_t written = after >= before ? after - before : after;
   const struct request *q;
   bool has_command = false;
@@ -598,9 +484,9 @@ make_space (struct txg *t, struct requests *taken, struct attempt *a)
     return 0;
   /* Merges can wait, and background work can do with less room. */
   if (a->merge_pages > 0 || a->rows > 0) {
-    restart_wal (t);
+    txg_restart_wal (t);
     if (a->merge_pages > 0)
-      postpone_merges (t);
+      txg_postpone_merges (t);
     else {
       a->rows /= 2;
       a->pages /= 2;
@@ -609,7 +495,7 @@ make_space (struct txg *t, struct requests *taken, struct attempt *a)
     return 0;
   }
   if (!a->restarted) {
-    restart_wal (t);
+    txg_restart_wal (t);
     a->restarted = true;
     return 0;
   }
@@ -641,14 +527,15 @@ transaction (struct txg *t, struct fold *f, struct requests *taken)
 {
   struct attempt a = { .with_index = true, .rows = t->background_rows };
   const uint64_t extra = pages_of (taken);
-  uint64_t before;
+  uint64_t before = 0;
   int r;
 
   take_events (t, taken);
-  prepare_wal (t, extra);
-  before = wal_pages (t);
+  txg_prepare_wal (t, extra);
+  if (NBDEDUP_EXPENSIVE_ASSERTS)
+    before = txg_wal_pages (t);
   a.pages = room_background_pages (t->room, extra);
-  a.merge_pages = get_merge_room (t, extra, fold_wanted_merge_pages (f));
+  a.merge_pages = txg_merge_room (t, extra, fold_wanted_merge_pages (f));
   do {
     fold_set_background (f, a.rows, a.pages);
     fold_set_merge_pages (f, a.merge_pages);
@@ -826,13 +713,11 @@ run_fold (struct txg *t, struct requests *taken, const struct meta_state *state)
 static bool
 take_give_back (struct txg *t)
 {
-  struct meta_pages p;
+  const bool too_large = txg_wal_is_too_large (t);
   bool wanted;
 
-  meta_get_pages (t->parts.meta, &p);
   WITH_LOCK (&t->lock);
-  wanted = t->give_back ||
-    (p.wal_allocated > WAL_MAX_PAGES && !meta_is_frozen (t->parts.meta));
+  wanted = t->give_back || too_large;
   t->give_back = false;
   return wanted;
 }

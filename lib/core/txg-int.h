@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Shared by txg.c (the transaction groups), txg-fold.c (folds into pool.db)
- * and txg-replay.c (replay of the journal).
+/* Shared by txg.c (the transaction groups), txg-fold.c (folds into pool.db),
+ * txg-wal.c (their room in the WAL) and txg-replay.c (replay of the journal).
  */
 
 #ifndef NBDEDUP_TXG_INT_H
@@ -105,6 +105,23 @@ DEFINE_WITH_CONSISTENT (txg)
  * thread, or before it runs.  -1: the txg has failed.
  */
 extern int txg_fold (struct txg *t);
+
+/* By the folding thread alone, in txg-wal.c.  Make room in the WAL for a fold
+ * and its commands, which change 'extra' pages: behind the WAL's content, or
+ * from its start.
+ */
+extern void txg_prepare_wal (struct txg *t, uint64_t extra);
+/* Pages of the WAL that merges of the hash index may fill, at most 'wanted'.
+ * They can wait, and what the fold was promised is its own: they need room
+ * behind that, or a file system that is not nearly full.
+ */
+extern uint64_t txg_merge_room (struct txg *t, uint64_t extra, uint64_t wanted);
+/* They did not fit, and what they have written is in the way of others. */
+extern void txg_postpone_merges (struct txg *t);
+/* Begin the WAL again at its start. */
+extern void txg_restart_wal (struct txg *t);
+extern uint64_t txg_wal_pages (struct txg *t);
+extern bool txg_wal_is_too_large (struct txg *t);
 
 /* Of the blocks that were freed, half are late ones no more, every few seconds.
  */

@@ -39,8 +39,8 @@
  * bench-ddt found 66 bytes with 50 million records.
  *
  * ddt-cache.  The filter works best with FILTER_BITS bits (filter.h) for each
- * record.  It has SIZING_FILTER_SHARE of 64 parts of ddt-cache (pool.c and
- * ddt.c), and doubles while it is filled.
+ * record.  It has SIZING_FILTER_SHARE of 64 parts of ddt-cache (pool-modules.c
+ * and ddt.c), and doubles while it is filled.
  */
 
 #ifndef NBDEDUP_SIZING_H

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Opening a pool: shared by pool.c, pool-create.c and pool-readonly.c. */
+/* Opening a pool: shared by the pool-*.c files. */
 
 #ifndef NBDEDUP_POOL_H
 #define NBDEDUP_POOL_H
@@ -33,6 +33,8 @@ extern int pool_check_epoch (const char *path, const char *file, uint64_t epoch,
 /* The files are open: make all modules that use them. */
 extern int
 pool_make_modules (struct nbdedup_pool *pool, const struct meta_state *state);
+/* Load from pool.db what they need before the journal is replayed. */
+extern int pool_load (struct nbdedup_pool *pool);
 extern int pool_open_readonly (struct nbdedup_pool *pool, bool server);
 
 /* Fail unless a pool's sectors can have this size. */
