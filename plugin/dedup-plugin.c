@@ -339,16 +339,17 @@ plugin_after_fork (void)
 static void
 plugin_cleanup (void)
 {
-  struct handle *h;
+  struct handle *h, *next;
 
   if (pool != NULL)
     notify_stopping ();
   quit_stop ();
-  while ((h = LIST_FIRST (&handles)) != NULL) {
-    LIST_REMOVE (h, link);
+  for (h = LIST_FIRST (&handles); h != NULL; h = next) {
+    next = LIST_NEXT (h, link);
     nbdedup_volume_close (h->volume);
     free (h);
   }
+  LIST_INIT (&handles);
   refusals_end ();
   if (pool != NULL && nbdedup_pool_close (pool) == -1)
     fail ("closing the pool");

@@ -24,7 +24,9 @@
 
 #include "keys.h"
 
-/* The help text repeats the defaults; this checks them. */
+/* The help text repeats the defaults; this checks them.
+ * NOLINTBEGIN(misc-redundant-expression): the same is what it wants.
+ */
 _Static_assert (NBDEDUP_DDT_CACHE_DEFAULT == UINT64_C (256) << 20 &&
                   NBDEDUP_RECORD_CACHE_DEFAULT == UINT64_C (64) << 20 &&
                   NBDEDUP_DIRTY_MAX_DEFAULT == UINT64_C (64) << 20 &&
@@ -33,6 +35,7 @@ _Static_assert (NBDEDUP_DDT_CACHE_DEFAULT == UINT64_C (256) << 20 &&
                   NBDEDUP_DDT_CACHE_MIN == UINT64_C (8) << 20 &&
                   NBDEDUP_DIRTY_MAX_MIN == UINT64_C (4) << 20,
                 "keys_help and the manual page tell other figures");
+/* NOLINTEND(misc-redundant-expression) */
 
 /* clang-format off */
 const char keys_help[] =

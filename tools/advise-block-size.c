@@ -475,12 +475,11 @@ better_sample (const struct block_sizes *b, const struct choice *c)
 {
   const double times = c->error / (ERROR_SHARE * (c->before - c->after));
   const uint32_t larger = c->best > b->present ? c->best : b->present;
+  const uint64_t most = SAMPLE_TIMES * exact_max (b->compress) / larger;
 
   if (times <= 1)
     return 0;
-  return (
-    uint64_t) fmin (SAMPLE_USUAL * times * times,
-                    (double) (SAMPLE_TIMES * exact_max (b->compress) / larger));
+  return (uint64_t) fmin (SAMPLE_USUAL * times * times, (double) most);
 }
 
 /* Compare all sizes, then the present one with the best.  As read_part. */

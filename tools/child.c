@@ -129,13 +129,18 @@ enter_confinement (const struct child *child, struct setup *s)
 static void __attribute__ ((noreturn))
 run_child (const struct child *child, const char *const argv[], struct setup *s)
 {
+  int infd = s->infd;
+
   setpgid (0, 0);
   prctl (PR_SET_PDEATHSIG, SIGTERM);
   if (getppid () != s->parent)
     _exit (1); /* the parent died before the prctl */
-  dup2 (s->infd != -1 ? s->infd : open ("/dev/null", O_RDONLY), STDIN_FILENO);
-  dup2 (child->outfd, STDOUT_FILENO);
-  dup2 (child->errfd, STDERR_FILENO);
+  if (infd == -1)
+    infd = open ("/dev/null", O_RDONLY);
+  if (infd == -1 || dup2 (infd, STDIN_FILENO) == -1 ||
+      dup2 (child->outfd, STDOUT_FILENO) == -1 ||
+      dup2 (child->errfd, STDERR_FILENO) == -1)
+    _exit (1);
   if (child->confine != NULL)
     enter_confinement (child, s);
   execvp (argv[0], (char *const *) argv);

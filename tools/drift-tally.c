@@ -39,7 +39,7 @@ add_tally (struct tallies *t, const char *name, size_t len)
 static void
 add_to (struct tallies *t, size_t i, const struct owner *owner)
 {
-  assert (i < t->nr);
+  assert (t->p != NULL && i < t->nr);
   t->p[i].sibling += owner->sibling;
   t->p[i].unique += owner->unique;
 }
@@ -124,6 +124,7 @@ enter_trees (struct open_trees *open, struct tallies *t, const char *path)
     if (array_reserve (&open->index, &open->cap, open->nr + 1,
                        sizeof *open->index) == -1)
       check_memory (NULL);
+    assert (open->index != NULL);
     open->index[open->nr++] = add_tally (t, path, len);
   }
 }

@@ -212,7 +212,7 @@ fold_moves (struct fold *f, struct meta_conn *c)
   if (f->move_rows == 0 || fold_background_leaves (f) == 0 || f->repairing ||
       f->has_more)
     return 0;
-  assert (m->under_way && f->move_refs != NULL);
+  assert (m != NULL && m->under_way && f->move_refs != NULL);
   s.batch = &m->batch;
   s.max_rows = (fold_background_leaves (f) + 1) / 2;
   if (s.max_rows > f->move_rows)

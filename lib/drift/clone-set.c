@@ -2,6 +2,7 @@
 
 #include <config.h>
 
+#include <assert.h>
 #include <stdlib.h>
 
 #include "base/array.h"
@@ -109,6 +110,7 @@ clone_sets_get (struct volumes *vs, struct clone_set **sets, size_t *nr)
       return -1;
   if (m.nr == 0)
     return 0;
+  assert (m.p != NULL);
   qsort (m.p, m.nr, sizeof *m.p, compare_members);
   *sets = calloc (count_sets (&m), sizeof **sets);
   if (*sets == NULL)

@@ -213,6 +213,7 @@ tell_all (struct losers *losers, int (*fn) (void *opaque, uint64_t addr),
   size_t i, j;
   int r = 0;
 
+  assert (losers->nr == 0 || losers->p != NULL);
   if (losers->nr > 0)
     qsort (losers->p, losers->nr, sizeof *p, compare_losers);
   for (i = 0; i < losers->nr && r == 0; i = j) {
@@ -309,6 +310,7 @@ undo (struct touched *t, struct view_name *const *names, size_t nr)
 
   for (i = 0; i < nr; ++i)
     names[i]->layer->nr_names++;
+  assert (t->nr == 0 || t->p != NULL);
   for (i = 0; i < t->nr; ++i) {
     l = t->p[i];
     if (l->dead && !l->was_dead) {

@@ -348,6 +348,7 @@ hash_blocks (struct scratch *s, unsigned nr_pieces, unsigned per)
 {
   unsigned i, nr = 0;
 
+  assert (per > 0);
   for (i = 0; i < nr_pieces; i += per) {
     if (!takes_space (s, i, per))
       continue;

@@ -94,7 +94,7 @@ header_pair_read (struct header_pair *pair, const struct header_kind *kind,
 {
   uint8_t buf[2][HEADER_LEN];
   enum copy_state state[2];
-  struct file_header h[2];
+  struct file_header h[2] = { 0 };
   unsigned i, good;
   int err = 0;
   int64_t r;

@@ -251,11 +251,12 @@ static int
 have_same_content (struct rewrite *w, const struct record *a,
                    const struct record *b)
 {
-  const uint8_t *content;
+  const uint8_t *content = NULL;
   int r = read_record_content (w, a, &content);
 
   if (r != 1)
     return r;
+  assert (content != NULL);
   memcpy (w->content, content, a->lsize);
   r = read_record_content (w, b, &content);
   return r != 1 ? r : memcmp (w->content, content, a->lsize) == 0;
@@ -329,11 +330,12 @@ verify_form (struct rewrite *w, const struct record *r,
 static int
 make_form (struct rewrite *w, const struct record *r, struct pointer *new)
 {
-  const uint8_t *content;
+  const uint8_t *content = NULL;
   int codec, ret = read_record_content (w, r, &content);
 
   if (ret != 1)
     return ret;
+  assert (content != NULL);
   new->psize = (uint32_t) codec_store (w->v.codec, &w->compression,
                                        w->pool->sector_bytes, content, r->lsize,
                                        w->v.out, &codec);

@@ -189,6 +189,7 @@ check_property (const char *property, const char *name)
 {
   const char *const *p = name ? volume_properties : pool_properties;
 
+  assert (property != NULL);
   if (strcmp (property, "all") == 0)
     return 0;
   for (; *p; ++p)
@@ -257,8 +258,8 @@ static int
 run_resize (const struct call *c, json_t **result)
 {
   const char *name;
-  uint64_t size;
-  bool shrink;
+  uint64_t size = 0;
+  bool shrink = false;
 
   (void) result;
   if (need_string (c, "name", &name) == -1 ||

@@ -351,7 +351,7 @@ blank_page (struct cksum_mirror *m, struct cksum_file *f, uint64_t number)
 int
 cksum_mirror_blank (struct cksum_mirror *m, sqlite3 *db)
 {
-  uint64_t number, pages;
+  uint64_t number, pages = 0;
 
   if (cksum_mirror_pages (m, db, &pages) == -1)
     return -1;

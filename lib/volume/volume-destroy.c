@@ -19,6 +19,7 @@
 #include <string.h>
 
 #include "base/array.h"
+#include "base/cleanup.h"
 #include "base/error.h"
 #include "core/alert-property.h"
 #include "core/engine.h"
@@ -138,6 +139,7 @@ check_clones (struct destroy *d)
   size_t i;
 
   for (i = 0; i < d->nr && !d->force; ++i) {
+    assert (d->victims != NULL);
     n = d->victims[i]->is_snapshot ? clones_left (d, d->victims[i]) : 0;
     if (n > 0) {
       volume_full_name (d->victims[i], name);
@@ -223,10 +225,15 @@ set_label (struct volume *s, char *label)
 static int
 leave_tombstones (struct destroy *d)
 {
-  struct volume *s, **leaving = malloc (d->nr * sizeof *leaving);
+  CLEANUP_FREE struct volume **leaving = malloc ((d->nr + 1) *
+                                                 sizeof (struct volume *));
   char name[VOLUME_FULL_NAME_MAX];
+  struct volume *s;
   size_t i, nr = 0;
-  int r = leaving ? 0 : nbdedup_fail (ENOMEM, "no memory");
+  int r = 0;
+
+  if (leaving == NULL)
+    return nbdedup_fail (ENOMEM, "no memory");
 
   for (i = 0; i < d->nr && r == 0; ++i) {
     s = d->victims[i];
@@ -242,7 +249,6 @@ leave_tombstones (struct destroy *d)
   }
   if (r == 0)
     r = tombstones_collect (leaving, nr, &d->tombstones);
-  free (leaving);
   if (r == -1)
     return -1;
   WITH_LOCK (&d->vs->lock);
