@@ -201,6 +201,7 @@ given ()
         *": A guest of libvirt") pool web1 && server && libvirt ;;
         *": A guest of QEMU" | *": A file system of this machine")
             pool web1 && server ;;
+        *": A guest with NTFS") pool && image windows.vhdx vhdx ;;
         *": Clones with cloud-init, each with its own seed")
             pool golden golden@v1
             nbdedup clone golden@v1 web --count 3 ;;
