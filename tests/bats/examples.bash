@@ -17,6 +17,8 @@ declare -A cannot=(
     ['mkfs.ext4 /dev/nbd0']="needs that device"
     ['nbd-client -d /dev/nbd0']="needs that device"
     ['modprobe nbd']="needs root of the real machine"
+    ['vm-images/provision --files packages golden web-server']="
+        needs an image that boots: vm/provision.bats boots it"
 )
 
 tests=$(dirname "$(readlink -f "$0")")
@@ -202,6 +204,8 @@ given ()
         *": A guest of QEMU" | *": A file system of this machine")
             pool web1 && server ;;
         *": A guest with NTFS") pool && image windows.vhdx vhdx ;;
+        *": A golden image, made by a script")
+            pool golden golden@2026-12-01 golden@2027-01-04 ;;
         *": Clones with cloud-init, each with its own seed")
             pool golden golden@v1
             nbdedup clone golden@v1 web --count 3 ;;
