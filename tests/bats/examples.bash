@@ -19,6 +19,12 @@ declare -A cannot=(
     ['modprobe nbd']="needs root of the real machine"
     ['vm-images/provision --files packages golden web-server']="
         needs an image that boots: vm/provision.bats boots it"
+    ['virt-sysprep --format raw -a "$disk" --hostname web1']="
+        needs a guest's disk, and a kernel: vm/libguestfs.bats has them"
+    ['guestfish --ro --format=raw -a "$disk" -i cat /etc/hostname']="
+        needs them, too"
+    ['virt-resize --format raw --output-format raw --expand /dev/sda1 $golden $large']="
+        needs them, too"
 )
 
 tests=$(dirname "$(readlink -f "$0")")
@@ -206,6 +212,9 @@ given ()
         *": A guest with NTFS") pool && image windows.vhdx vhdx ;;
         *": A golden image, made by a script")
             pool golden golden@2026-12-01 golden@2027-01-04 ;;
+        *": libguestfs on a volume")
+            pool golden golden@v1
+            nbdedup clone golden@v1 web1 ;;
         *": Clones with cloud-init, each with its own seed")
             pool golden golden@v1
             nbdedup clone golden@v1 web --count 3 ;;

@@ -151,7 +151,7 @@ END
     read_pages "$top_srcdir"/{lib,plugin,tools}/*.pod
     entries=$(sed -n "s/^    \['\(.*\)'\]=.*/command '\1'/p" \
                   "$here/examples.bash")
-    assert_eq "$(wc -l <<<"$entries")" 5
+    assert_eq "$(wc -l <<<"$entries")" 8
     while IFS= read -r entry; do
         cat scenarios/* | grep -qxF -e "$entry" || fail "$entry"
     done <<<"$entries"
