@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # shellcheck shell=bash disable=SC2154
 #
-# tests/chroot: when a chroot is made, made again, or cannot be made.  The
-# release in the chroot is a small one, of busybox.
+# tests/chroot and tests/other-release: when a chroot is made, made again, or
+# cannot be made, and what CI makes of that.  The release in the chroot is a
+# small one, of busybox.
 
 load ../rigs/helpers
 
@@ -169,4 +170,59 @@ made ()
     wait "$first"
     wait "$second"
     assert_eq "$(cat "$root/order")" $'first\nsecond'
+}
+
+# other_release STATUS...: run tests/other-release with a tests/chroot whose
+# calls have these results; prints the calls, too.
+other_release ()
+{
+    local dir=$BATS_TEST_TMPDIR/fake
+
+    mkdir -p "$dir"
+    cp "$top_srcdir/tests/other-release" "$dir/"
+    printf '%s\n' "$@" >"$dir/results"
+    cat >"$dir/chroot" <<SCRIPT
+#!/bin/sh
+echo "call: \$*"
+status=\$(head -n 1 "$dir/results")
+sed -i 1d "$dir/results"
+exit \$status
+SCRIPT
+    chmod 755 "$dir/chroot"
+    "$dir/other-release"
+}
+
+@test "other-release tells what failed from what cannot run here" {
+    local suite=trixie
+
+    case $release in
+        bookworm) ;;
+        trixie) suite=bookworm ;;
+        *) skip "this machine has neither Debian 12 nor 13" ;;
+    esac
+    run -0 other_release 0 0
+    assert_eq "${lines[0]}" \
+        "call: --fresh 14 $suite tests/prepare --platform --packages"
+    assert_eq "${lines[-1]}" \
+        "call: $suite tests/run --platform --enable-werror"
+    run -1 other_release 0 1            # tests failed
+    run -77 other_release 77            # no chroot
+    run -77 other_release 100 100       # no packages, and no archive
+    [[ ${lines[-1]} == *"its archive does not answer" ]] || fail "$output"
+    run -1 other_release 100 0          # no such package, for example
+}
+
+@test "a step of CI passes, fails, or is skipped with its reason" {
+    local name
+
+    cd "$BATS_TEST_TMPDIR"
+    mkdir _build
+    # shellcheck source=/dev/null
+    source <(sed -n '/^step ()/,/^}/p' "$top_srcdir/.ci/run")
+    declare -F step
+    for name in 0 77 1; do
+        step "step $name" sh -c "echo why; exit $name"
+    done >out
+    assert_eq "$(cat _build/ci-results)" $'passed\nskipped\nfailed'
+    grep -x 'ci: step 77: SKIPPED: why' out
 }
