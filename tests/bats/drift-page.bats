@@ -27,7 +27,7 @@ fixture ()
     python3 "$top_srcdir/tests/bats/drift-fixture.py" "$@"
 }
 
-# open_page PAGE [WIDTH...]
+# open_page PAGE [picture] [WIDTH...]: "picture" for "pixels" without a width.
 open_page ()
 {
     python3 "$top_srcdir/tests/bats/open-page.py" "$1" "$seen" "${@:2}"
@@ -73,7 +73,7 @@ has_headings ()
 <!DOCTYPE html><meta charset=utf-8><title>x</title>
 <img src="http://192.0.2.1/a.png"><script>console.error ("oh")</script>
 END
-    open_page "$page"
+    open_page "$page" picture
     [[ $(cat "$seen/requests") == *"GET http://192.0.2.1/a.png"* ]]
     [[ $(cat "$seen/console") == *'"oh"'* ]]
     assert_eq "$(pixels 0072b2)" 0
@@ -90,7 +90,7 @@ END
 @test "a browser shows all charts of a fleet, and makes no request" {
     fixture --clones 7 --samples 40 |
         "$test_programs/bats/drift-forms" html "$page"
-    open_page "$page"
+    open_page "$page" picture
     is_clean
     # Three of the fleet's bytes and ratio, one of how far the clones diverged,
     # two of all clones (for wide and narrow windows), one of each clone.
@@ -137,7 +137,7 @@ END
 @test "one sample is shown as bars" {
     fixture --clones 3 --samples 1 |
         "$test_programs/bats/drift-forms" html "$page"
-    open_page "$page"
+    open_page "$page" picture
     is_clean
     assert_eq "$(count '<svg ')" 9
     # The bar of all clones alone has more pixels than the table's.
@@ -203,7 +203,7 @@ END
     nbdedup clone golden@v1 web --count 2
     for _ in 1 2; do
         nbdedup drift --record --html "$page"
-        open_page "$page"
+        open_page "$page" picture
         is_clean
         assert_eq "$(count '<svg ')" 8
         assert_num "$(pixels 0072b2) > 5000"

@@ -1,15 +1,20 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-3-Clause
 
-"""Open a page in headless Chromium: open-page.py PAGE DIRECTORY [WIDTH...]
+"""Open a page in headless Chromium:
+
+  open-page.py PAGE DIRECTORY [picture] [WIDTH...]
 
 All network requests of the browser go to a proxy in this program, which notes
 and refuses them.  Leaves in DIRECTORY
 
   dom.html   the document, as the browser understood it
-  page.png   a picture of the page
   console    errors and warnings, one per line
   requests   the page's requests, one per line, without the browser's own
+
+with "picture"
+
+  page.png   a picture of the page
   colours    the colours of page.png, most frequent first: "N RRGGBB"
 
 and, if there are WIDTHs, in pixels of the window, or with a "p" of paper,
@@ -22,7 +27,8 @@ and, if there are WIDTHs, in pixels of the window, or with a "p" of paper,
              after that, before the other two are measured
 
 A WIDTH with an "l" or "d" is one in a light or dark desktop, of which it leaves
-WIDTH.png, a picture of the whole page, and WIDTH.colours.
+WIDTH.png, a picture of the page's first 5000 pixels, or 2500 of a wide one, and
+WIDTH.colours.
 """
 
 import collections
@@ -78,10 +84,14 @@ def browse(page, directory, port, *args):
     return done
 
 
-# The page itself runs no scripts, so another page looks at it in a frame.
+# The page itself runs no scripts, so another page looks at it in frames, one for
+# each width, because a start of the browser takes longer than a look.
+FRAME = """<iframe style="border:0" width=%d height=1000 data-width="%s"
+ src="file://%s"></iframe>
+"""
 MEASURE = """<!DOCTYPE html><meta charset=utf-8>
-<iframe style="border:0" width=%d height=1000 src="file://%s"></iframe>
-<p id=layout></p>
+%s
+<pre id=layout></pre>
 <script>
 /* As if the window were paper. */
 function print (d) {
@@ -95,9 +105,9 @@ function print (d) {
   d.querySelector ("style").textContent = style;
 }
 function room (e) { return e.scrollWidth - e.clientWidth; }
-window.onload = function () {
-  const d = document.querySelector ("iframe").contentDocument;
-  if (%s)
+function look (frame) {
+  const d = frame.contentDocument;
+  if (/p$/.test (frame.dataset.width))
     print (d);
   const charts = Array.from (d.querySelectorAll ("svg"))
     .filter (c => c.checkVisibility ());
@@ -119,8 +129,12 @@ window.onload = function () {
   const least = letters.reduce ((a, b) => Math.min (a, b), Infinity);
   const most = parts.map (room).concat (all)
     .reduce ((a, b) => Math.max (a, b), 0);
-  document.querySelector ("#layout").textContent = most + " " +
-    least.toFixed (1) + " " + charts.length + " " + folded.length;
+  return frame.dataset.width + " " + most + " " + least.toFixed (1) + " " +
+    charts.length + " " + folded.length + "\\n";
+}
+window.onload = function () {
+  document.querySelector ("#layout").textContent =
+    Array.from (document.querySelectorAll ("iframe")).map (look).join ("");
 };
 </script>
 """
@@ -132,17 +146,24 @@ def scheme(width):
             if width[-1] in "ld" else [])
 
 
-def measure(page, directory, port, width):
+def height(width):
+    """The height of a picture in pixels; more of them take long to count."""
+    return 5000 if int(width[:-1]) < 1000 else 2500
+
+
+def measure(page, directory, port, widths):
+    """The lines of these widths, which have one colour scheme."""
     path = os.path.join(directory, "measure.html")
     with open(path, "w", encoding="utf-8") as f:
-        f.write(MEASURE % (int(width.rstrip("pld")), os.path.abspath(page),
-                           "true" if width.endswith("p") else "false"))
+        f.write(MEASURE % "".join(FRAME % (int(w.rstrip("pld")), w,
+                                           os.path.abspath(page))
+                                  for w in widths))
     done = browse(path, directory, port, "--allow-file-access-from-files",
-                  "--dump-dom", *scheme(width))
-    found = re.search(r'<p id="layout">([^<]+)</p>', done.stdout.decode())
+                  "--dump-dom", *scheme(widths[0]))
+    found = re.search(r'<pre id="layout">([^<]+)</pre>', done.stdout.decode())
     if not found:
         sys.exit("%s: cannot be measured" % page)
-    return "%s %s\n" % (width, found.group(1))
+    return found.group(1).splitlines()
 
 
 def unfilter(kind, row, above, bpp):
@@ -181,18 +202,27 @@ def png_colours(path):
     bpp = 3 if colour == 2 else 4
     raw = zlib.decompress(packed)
     above = bytearray(width * bpp)
-    counts = collections.Counter()
+    rows = collections.Counter()
     for y in range(height):
         start = y * (width * bpp + 1)
         row = bytearray(raw[start + 1:start + 1 + width * bpp])
-        unfilter(raw[start], row, above, bpp)
-        counts.update(zip(row[0::bpp], row[1::bpp], row[2::bpp]))
-        above = row
+        if raw[start] != 2 or any(row):     # else it is the same as above
+            unfilter(raw[start], row, above, bpp)
+            above = row
+        rows[bytes(above)] += 1
+    # Most rows of a page are like others.
+    counts = collections.Counter()
+    for row, n in rows.items():
+        for rgb, m in collections.Counter(
+                zip(row[0::bpp], row[1::bpp], row[2::bpp])).items():
+            counts[rgb] += n * m
     return counts
 
 
 def main():
-    page, directory = sys.argv[1:3]
+    page, directory, *widths = sys.argv[1:]
+    picture = "picture" in widths
+    widths = [w for w in widths if w != "picture"]
     os.makedirs(directory, exist_ok=True)
     proxy = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Refuse)
     threading.Thread(target=proxy.serve_forever, daemon=True).start()
@@ -202,22 +232,27 @@ def main():
         with open(os.path.join(directory, name), "w", encoding="utf-8") as f:
             f.write(text)
 
-    done = browse(page, directory, port, "--dump-dom")
-    write("dom.html", done.stdout.decode())
     def take_picture(name, colours, *args):
         png = os.path.join(directory, name)
         browse(page, directory, port, "--screenshot=" + png, *args)
         write(colours, "".join("%d %02x%02x%02x\n" % ((n,) + rgb)
                                for rgb, n in png_colours(png).most_common()))
 
-    take_picture("page.png", "colours")
-    if len(sys.argv) > 3:
-        write("layout", "".join(measure(page, directory, port, width)
-                                for width in sys.argv[3:]))
-    for width in sys.argv[3:]:
+    done = browse(page, directory, port, "--dump-dom")
+    write("dom.html", done.stdout.decode())
+    if picture:
+        take_picture("page.png", "colours")
+    if widths:
+        lines = {}
+        for options in {tuple(scheme(w)) for w in widths}:
+            same = [w for w in widths if tuple(scheme(w)) == options]
+            lines.update(zip(same, measure(page, directory, port, same)))
+        write("layout", "".join(lines[w] + "\n" for w in widths))
+    for width in widths:
         if width[-1] in "ld":
             take_picture(width + ".png", width + ".colours",
-                         "--window-size=%s,5000" % width[:-1], *scheme(width))
+                         "--window-size=%s,%d" % (width[:-1], height(width)),
+                         *scheme(width))
     write("requests", "".join(r + "\n" for r in requests))
     write("console", "".join(line + "\n" for line in log
                              if re.search(r":CONSOLE[:(]", line)))
