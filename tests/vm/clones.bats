@@ -16,6 +16,7 @@ setup_file ()
     need sh -c 'command -v nc'
     need nbd-client -V
     build_image
+    quick_image
 }
 
 # replayed SNAPSHOT: put its file system, as after a loss of power, into $disk;
@@ -251,66 +252,84 @@ persist ()
 #----------------------------------------------------------------------
 # Other file systems
 
-# fs_guest VOLUME PREPARE MOUNT CHECK OPTION...: run PREPARE and MOUNT; make
-# files on /mnt or, if there are some, check and change them; run CHECK.  The
-# options are those of vm-images/initramfs-nbd.
-fs_guest ()
+# fs_script PREPARE MOUNT CHECK: the guest prepares the golden image, makes files
+# on it, and says so; then it waits for the clone web1, checks the files there and
+# changes them.
+fs_script ()
 {
-    local volume=$1 prepare=$2 mount=$3 check=$4
-
-    shift 4
     guest_script <<SCRIPT
 set -ex
-/usr/local/bin/nbd-client 10.0.2.100 10809 /dev/nbd0 -N $volume -b 512
-$prepare
-$mount
-cd /mnt
-if [ ! -e sums ]; then
-    head -c 8000000 /dev/urandom >random
-    cp random copy
-    for i in \$(seq 60); do seq \$i 3000 >small\$i; done
-    head -c 20000000 /dev/urandom >garbage
-else
-    sha256sum -c sums >/tmp/checked
-    head -c 3000000 /dev/urandom >random
-    seq 77 >small7
-    rm copy garbage
-fi
-sha256sum * | grep -v sums >/tmp/sums
-cp /tmp/sums sums
-sync
-# FUSE may not support it.
-fstrim /mnt || true
-cd /
-umount /mnt
-$mount
-cd /mnt
-sha256sum -c sums >/tmp/checked
-cd /
-umount /mnt
-$check
-/usr/local/bin/nbd-client -d /dev/nbd0
+prepare () { $1; }
+mount_it () { $2; }
+check () { $3; }
 SCRIPT
-    nbd_guest "$@"
+    cat >>"$BATS_TEST_TMPDIR/run/run" <<'SCRIPT'
+# use VOLUME
+use ()
+{
+    set +x
+    until /usr/local/bin/nbd-client 10.0.2.100 10809 /dev/nbd0 -N "$1" -b 512
+    do
+        sleep 0.5
+    done
+    # nbd-client may end before the kernel has taken over the connection.
+    until [ "$(blockdev --getsize64 /dev/nbd0)" != 0 ]; do sleep 0.1; done
+    set -x
+    [ "$1" != golden ] || prepare
+    mount_it
+    cd /mnt
+    if [ ! -e sums ]; then
+        head -c 8000000 /dev/urandom >random
+        cp random copy
+        for i in $(seq 60); do seq $i 3000 >small$i; done
+        head -c 20000000 /dev/urandom >garbage
+    else
+        sha256sum -c sums >/tmp/checked
+        head -c 3000000 /dev/urandom >random
+        seq 77 >small7
+        rm copy garbage
+    fi
+    sha256sum * | grep -v sums >/tmp/sums
+    cp /tmp/sums sums
+    sync
+    # FUSE may not support it.
+    fstrim /mnt || true
+    cd /
+    umount /mnt
+    mount_it
+    cd /mnt
+    sha256sum -c sums >/tmp/checked
+    cd /
+    umount /mnt
+    check
+    /usr/local/bin/nbd-client -d /dev/nbd0
+}
+use golden
+echo GOLDEN-DONE
+use web1
+SCRIPT
 }
 
 # file_system PREPARE MOUNT CHECK OPTION...: make it on a golden image, change
-# it on a clone, and roll back.
+# it on a clone, and roll back.  The options are those of vm-images/initramfs-nbd.
 file_system ()
 {
-    local prepare=$1 mount=$2 check=$3 golden
+    local golden
 
-    shift 3
     make_pool
     nbdedup create golden 400M
     serve "$pool"
-    fs_guest golden "$prepare" "$mount" "$check" "$@"
+    fs_script "$1" "$2" "$3"
+    start_nbd_guest "${@:4}"
+    wait_for 500 console_said GOLDEN-DONE
     golden=$(nbdedup export golden - | sha256sum)
     nbdedup snapshot golden@v1
-    nbdedup clone golden@v1 web1
-    nbdedup snapshot web1@fresh
+    # The guest does not see it before it has its name.
+    nbdedup clone golden@v1 new
+    nbdedup snapshot new@fresh
+    nbdedup rename new web1
+    finish_nbd_guest
 
-    fs_guest web1 "" "$mount" "$check" "$@"
     assert_num "$(own_bytes web1) > 3000000"
     assert_eq "$(nbdedup export golden@v1 - | sha256sum)" "$golden"
     nbdedup rollback web1@fresh

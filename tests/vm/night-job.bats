@@ -27,8 +27,8 @@ volumes ()
     make_pool
     serve "$pool"
     NBDEDUP_BUILD=$top_builddir NBDEDUP_IMAGES=$(dirname "$image") \
-        "$top_srcdir/vm-images/night-job" --image "$image" --diverge 10 \
-        --verify 6 --dir "$BATS_TEST_TMPDIR/night" --socket "$sock" \
+        "$top_srcdir/vm-images/night-job" --image "$image" --diverge 5 \
+        --verify 4 --dir "$BATS_TEST_TMPDIR/night" --socket "$sock" \
         3>&- 4>&-
 
     assert_eq "$(volumes true)" 51
@@ -42,7 +42,7 @@ volumes ()
     assert_eq "$(nbdedup list --json | jq -c \
         '.volumes[] | select (.name == "golden") | [.origin, .own_bytes]')" \
         '[null,0]'
-    for name in desk21 desk46; do
+    for name in desk21 desk41; do
         check_disk $name
         debugfs -R 'dump /srv/app/app.db '"$BATS_TEST_TMPDIR/db" "$disk"
         assert_eq "$(sqlite3 "$BATS_TEST_TMPDIR/db" \
