@@ -347,7 +347,7 @@ no_left_over ()
         qemu-img create -q -f $f good.$f 4M
         qemu-io -f $f -c "write -P 3 1M 64k" -c "write -P 5 3M 8k" good.$f \
                 >/dev/null
-        for (( i = 0; i < ${FUZZ:-12}; i++ )); do
+        for (( i = 0; i < ${FUZZ:-5}; i++ )); do
             file="$f-$(( ${SEED:-1} + i ))"
             "$top_srcdir/tests/bats/mutate-image.py" good.$f "$file" \
                                                $(( ${SEED:-1} + i ))

@@ -25,6 +25,13 @@ SCRIPT
         "$dir" 2>&1
 }
 
+# rounds N: print N, or with sanitizers, which look at the same code in each round,
+# half of it.
+rounds ()
+{
+    echo $(($1 / (${sanitizer_preload:+1}0 ? 2 : 1)))
+}
+
 # These two test the test, which has no code of ours for sanitizers to check.
 @test "an honest server passes the crash test" {
     [ -z "$sanitizer_preload" ] || skip "tests the test"
@@ -44,18 +51,18 @@ SCRIPT
 }
 
 @test "what was flushed survives kill -9 at any moment" {
-    ROUNDS="${ROUNDS:-25}" run_model
+    ROUNDS="${ROUNDS:-$(rounds 20)}" run_model
 }
 
 @test "what was flushed survives a loss of power" {
-    ROUNDS="${ROUNDS:-15}" run_model \
+    ROUNDS="${ROUNDS:-$(rounds 15)}" run_model \
         --powercut "$test_programs/crash/.libs/powercut.so"
 }
 
 @test "a snapshot, clone, rollback, rebase or destroy cut off by kill -9 has happened or has not" {
-    ROUNDS="${LINEAGE_ROUNDS:-25}" run_lineage
+    ROUNDS="${LINEAGE_ROUNDS:-$(rounds 25)}" run_lineage
 }
 
 @test "the same, cut off by a loss of power" {
-    ROUNDS="${LINEAGE_ROUNDS:-30}" run_lineage --power
+    ROUNDS="${LINEAGE_ROUNDS:-$(rounds 30)}" run_lineage --power
 }

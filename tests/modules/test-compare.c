@@ -420,7 +420,7 @@ test_stop (void)
 int
 main (void)
 {
-  const uint64_t step = number_from_environment ("SWEEP_STEP", 1);
+  const uint64_t step = number_from_environment ("SAMPLE_STEP", 1);
   uint64_t seed;
   unsigned i;
 

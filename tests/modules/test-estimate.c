@@ -16,7 +16,7 @@
  *     compressed; also when the set is sampled as well.
  *
  * Each image is made from its number, so a test that passed will always pass.
- * With SWEEP_STEP=N in the environment the test uses only each Nth image, which
+ * With SAMPLE_STEP=N in the environment the test uses only each Nth image, which
  * is too few for 2 and 3 to judge how often an estimate is right.
  */
 
@@ -674,7 +674,7 @@ test_refused (void)
 int
 main (void)
 {
-  const uint64_t step = number_from_environment ("SWEEP_STEP", 1);
+  const uint64_t step = number_from_environment ("SAMPLE_STEP", 1);
   struct score set = { 0 }, sample = { 0 }, both = { 0 };
   uint64_t nr_shared = 0, seed;
 
