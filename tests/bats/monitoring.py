@@ -48,7 +48,7 @@ def print_rules(folder):
     print("groups:\n- name: dashboard\n  rules:")
     for i, expr in enumerate(expressions(load_dashboard(folder))):
         for name, value in (("$__rate_interval", "5m"), ("$pool", "p"),
-                            ("$volume", "v")):
+                            ("$volume", "v"), ("$instance", "i")):
             expr = expr.replace(name, value)
         if "$" in expr:
             sys.exit("unknown variable: " + expr)
