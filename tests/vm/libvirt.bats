@@ -49,6 +49,15 @@ in_libvirt ()
 start_libvirtd ()
 {
     mkdir -p "$state"/{run,lib,log,cache,etc}
+    # libvirtd looks for this user before it reads its configuration.  Only
+    # Debian's libvirt-daemon-system adds it, which also starts a service.
+    { cat /etc/passwd
+      getent passwd libvirt-qemu >&2 ||
+          echo 'libvirt-qemu:x:64055:64055::/nonexistent:/usr/sbin/nologin'
+    } >"$state/passwd" 2>/dev/null
+    { cat /etc/group
+      getent group libvirt-qemu >&2 || echo 'libvirt-qemu:x:64055:'
+    } >"$state/group" 2>/dev/null
     # As root, so that QEMU may use the socket in the test's folder; without
     # what a container may lack.
     cat >"$state/etc/qemu.conf" <<'END'
@@ -68,6 +77,8 @@ for pair in run:/run/libvirt lib:/var/lib/libvirt log:/var/log/libvirt \
     mkdir -p "${pair#*:}"
     mount --bind "${pair%%:*}" "${pair#*:}"
 done
+mount --bind passwd /etc/passwd
+mount --bind group /etc/group
 exec libvirtd
 END
     unshare --mount --propagation private bash "$state/start" "$state" \
