@@ -67,6 +67,21 @@ commands ()
     done < <("$engine" nbdedup "")
 }
 
+# Debian has mawk, unless another package needs gawk.
+@test "options are completed with mawk, gawk and busybox's awk" {
+    local awk words expected
+
+    expected=$("$engine" nbdedup create -)
+    mkdir bin
+    for awk in "$(type -P mawk)" "$(type -P gawk)" "$(type -P busybox)"; do
+        [ -n "$awk" ] || continue
+        ln -sf "$awk" bin/awk
+        words=$(PATH="$PWD/bin:$PATH" "$engine" nbdedup create - 2>&1)
+        assert_eq "$words" "$expected" "$awk"
+        [[ $words == *--block-size* ]] || fail "$awk: $words"
+    done
+}
+
 @test "of each command all options of --help are completed, and no others" {
     while read -r command; do
         assert_eq "$(offers "$command" - | sed 's/=.*//' | sort -u)" \

@@ -111,6 +111,16 @@ libvirt ()
 {
     is_root || return 0
     mkdir -p /etc/libvirt /run/libvirt
+    # libvirtd looks for this user whatever its configuration says.  In this
+    # /etc the files are links to the real ones: replace them.
+    if ! getent passwd libvirt-qemu; then
+        { cat /etc/passwd
+          echo 'libvirt-qemu:x:64055:64055::/nonexistent:/usr/sbin/nologin'
+        } >/etc/passwd.new
+        { cat /etc/group; echo 'libvirt-qemu:x:64055:'; } >/etc/group.new
+        mv /etc/passwd.new /etc/passwd
+        mv /etc/group.new /etc/group
+    fi
     printf '%s\n' 'user = "root"' 'group = "root"' 'remember_owner = 0' \
            'security_driver = "none"' 'cgroup_controllers = []' \
            'namespaces = []' 'stdio_handler = "file"' >/etc/libvirt/qemu.conf
