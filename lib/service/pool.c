@@ -22,9 +22,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 
-#include "base/backoff.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/error.h"
@@ -32,7 +30,6 @@
 #include "core/ddt.h"
 #include "core/engine.h"
 #include "core/events.h"
-#include "core/filter.h"
 #include "core/map.h"
 #include "core/moves.h"
 #include "core/notes.h"
@@ -45,7 +42,6 @@
 #include "disk/lockfile.h"
 #include "disk/store.h"
 #include "drift/sampler.h"
-#include "estimate/sizing.h"
 #include "format/hash.h"
 #include "meta/meta-index.h"
 #include "meta/meta-repair.h"

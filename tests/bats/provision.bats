@@ -141,6 +141,20 @@ newest ()
     kill %1
 }
 
+@test "it goes on from no version that its clock does not know yet" {
+    provision "$(writes 1)" --snapshot one
+    mkdir old
+    cat >old/date <<'END'
+#!/bin/sh
+[ "$1" != +%s ] || { echo 1000; exit; }
+exec /bin/date "$@"
+END
+    chmod +x old/date
+    PATH="$PWD/old:$PATH" run -1 provision "$(writes 2)"
+    grep -q "golden@one: is newer than this machine's clock" out
+    reads golden 1
+}
+
 is_attached ()
 {
     nbdedup list --json | jq -e '.volumes[0].clients == 1' >/dev/null
