@@ -624,7 +624,7 @@ flips ()
     make_sample "$BATS_TEST_TMPDIR/sample"
     SEED=${SEED:-$RANDOM}
     echo "SEED=$SEED"
-    flips "$SEED" "${FLIPS:-10}"
+    flips "$SEED" "${FLIPS:-6}"
 }
 
 @test "single flipped bits anywhere in a killed pool" {
@@ -632,7 +632,7 @@ flips ()
     make_sample "$BATS_TEST_TMPDIR/sample" crash
     SEED=${SEED:-$RANDOM}
     echo "SEED=$SEED"
-    flips "$SEED" "${FLIPS:-10}"
+    flips "$SEED" "${FLIPS:-6}"
 }
 
 @test "a zeroed sector anywhere in the records or journal of a killed pool" {
@@ -642,7 +642,7 @@ flips ()
     make_sample "$BATS_TEST_TMPDIR/sample" crash
     SEED=${SEED:-$RANDOM}
     echo "SEED=$SEED"
-    for i in $(seq 1 "${ROUNDS:-10}"); do
+    for i in $(seq 1 "${ROUNDS:-6}"); do
         copy
         flip "$copy/${files[i % 2]}" $((SEED + i)) zero
         try_pool "$copy" || fail "SEED=$SEED round $i: $flipped"

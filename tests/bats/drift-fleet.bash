@@ -145,3 +145,22 @@ exact ()
     families_are_exact "$1"
     case $1 in 4096|16384|65536) keep_fleet "$1" ;; esac
 }
+
+# freed BLOCK-SIZE: what comes back is what destroying gives back.
+freed ()
+{
+    fleet "$1"
+    stop
+    settled
+    only_here_is_exact golden@v1
+    only_here_is_exact golden@v2
+    if_destroyed_is_exact web3
+    if_destroyed_is_exact web1 sub
+    if_destroyed_is_exact sub web2 leaf1
+    if_destroyed_is_exact golden@v1
+    if_destroyed_is_exact golden@v1 golden@v2 web1@base
+    if_destroyed_is_exact golden
+    if_destroyed_is_exact web1@base web1
+    if_destroyed_is_exact golden web1 web2 web3 web4 web5 sub small leaf1 \
+                          leaf2 new1 new2
+}

@@ -11,6 +11,11 @@ load drift-fleet
 
 @test "classes are exact in blocks of 8 KiB" { exact 8192; }
 @test "classes are exact in blocks of 32 KiB" { exact 32768; }
+@test "classes are exact in blocks of 64 KiB" { exact 65536; }
 @test "classes are exact in blocks of 128 KiB" { exact 131072; }
 @test "classes are exact in blocks of 256 KiB" { exact 262144; }
 @test "classes are exact in blocks of 512 KiB" { exact 524288; }
+
+@test "what comes back is what destroying gives back, in blocks of 64 KiB" {
+    freed 65536
+}

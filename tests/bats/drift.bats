@@ -16,7 +16,6 @@ load drift-fleet
 
 @test "classes are exact in blocks of 4 KiB" { exact 4096; }
 @test "classes are exact in blocks of 16 KiB" { exact 16384; }
-@test "classes are exact in blocks of 64 KiB" { exact 65536; }
 @test "classes are exact in blocks of 1 MiB" { exact 1048576; }
 
 @test "all classes are met" {
@@ -35,31 +34,8 @@ load drift-fleet
                      <<<"$drift")" "$(jq .golden_blocks <<<"$drift")"
 }
 
-# freed BLOCK-SIZE
-freed ()
-{
-    fleet "$1"
-    stop
-    settled
-    only_here_is_exact golden@v1
-    only_here_is_exact golden@v2
-    if_destroyed_is_exact web3
-    if_destroyed_is_exact web1 sub
-    if_destroyed_is_exact sub web2 leaf1
-    if_destroyed_is_exact golden@v1
-    if_destroyed_is_exact golden@v1 golden@v2 web1@base
-    if_destroyed_is_exact golden
-    if_destroyed_is_exact web1@base web1
-    if_destroyed_is_exact golden web1 web2 web3 web4 web5 sub small leaf1 \
-                          leaf2 new1 new2
-}
-
 @test "what comes back is what destroying gives back, in blocks of 4 KiB" {
     freed 4096
-}
-
-@test "what comes back is what destroying gives back, in blocks of 64 KiB" {
-    freed 65536
 }
 
 @test "what comes back is told while the pool is served, too" {

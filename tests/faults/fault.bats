@@ -5,6 +5,7 @@
 # Full and failing disks.
 
 load ../rigs/helpers
+load fault
 
 # on_small_disk SIZE FUNCTION [ARG...]: run a function of full-disk.bash.
 on_small_disk ()
@@ -16,21 +17,6 @@ on_small_disk ()
     need "${unshare[@]}" mount -t tmpfs none /mnt
     need qemu-io --version
     "${unshare[@]}" bash "$BATS_TEST_DIRNAME/full-disk.bash" "$@" 3>&- 4>&-
-}
-
-# fault FILE CALL NTH [COUNT]: see fault-model.c.
-fault ()
-{
-    local dir="$BATS_TEST_TMPDIR/$1-$2-$3"
-
-    mkdir "$dir"
-    "$test_programs/faults/fault-model" --plugin "$plugin" \
-        --nbdedup "$top_builddir/tools/nbdedup" \
-        --faults "$test_programs/rigs/.libs/faults.so" \
-        ${sanitizer_preload:+--preload "$sanitizer_preload"} \
-        "$dir" "$@" ||
-        fail "$* $(tail -n 5 "$dir/server.log")"
-    rm -rf "$dir"
 }
 
 @test "a full file system refuses new data and recovers" {
@@ -107,19 +93,14 @@ fault ()
 
 @test "clients do not notice that the second copy of pool.db fails" {
     fault pool.db.copy write 1 100000
-    fault pool.db.copy sync 1
-    fault pool.db.copy-wal write 1
     fault pool.db.copy-wal write 7 100000
     fault pool.db.copy-wal sync 1
-    fault pool.db.copy-wal sync 3
 }
 
 @test "failing metadata loses nothing that was flushed" {
-    fault pool.db-wal write 1
     fault pool.db-wal write 7 100000
     fault pool.db-wal sync 1
     fault pool.db write 1 100000
-    fault pool.db sync 1 100000
 }
 
 @test "failing reads of records are EIO, and nothing is lost" {
@@ -128,32 +109,6 @@ fault ()
 
 @test "a file system that refuses fallocate does not lose data" {
     fault records fallocate 1 100000
-}
-
-# sweep ARG...: see "fault-sweep --help".
-sweep ()
-{
-    local dir status=0
-
-    # The directory has sockets, so its name is short.
-    dir=$(mktemp -d "${TMPDIR:-/tmp}/nbdedup-faults.XXXXXX")
-    python3 "$top_srcdir/tests/faults/fault-sweep" --plugin "$plugin" \
-        --nbdedup "$top_builddir/tools/nbdedup" --dir "$dir" \
-        --faults "$test_programs/rigs/.libs/faults.so" \
-        ${sanitizer_preload:+--preload "$sanitizer_preload"} "$@" \
-        3>&- 4>&- || status=$?
-    rm -rf "$dir"
-    return "$status"
-}
-
-@test "one call after the other fails, everywhere: nothing is lost" {
-    sweep --fixed
-}
-
-@test "each place that has to do with a file fails, and is found again" {
-    run -0 sweep --places --jobs 2 --scenarios list --files lock
-    [[ $output == *"list:lock:lock:ENOLCK@"*" failed | "* ]]
-    [[ $output != *not-reached* ]]
 }
 
 @test "a command that lacks memory for an argument is no other command" {
