@@ -35,6 +35,7 @@ static const struct {
   { "scrub-ended", "410ab8b5a65f43d5bc31b767b982904c" },
   { "drift-alert", "e54f787dd55b4a48afe26a01d7d31dad" },
   { "drift-alert-over", "f6c852418797459e8b9265a83cb5ee24" },
+  { "stopped", "271e35b7036940909c0470322ad5dc25" },
   { "slow-fold", "e05e47317d27423685197581e98c6b58" },
   { "events-dropped", "cce66b9d81234edbb34c56337e9ed4f6" },
   { "init", "240f7ddc81294a7093791e984477e17b" },

@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/thread.h"
+#include "core/events.h"
 #include "core/moves.h"
 #include "core/txg-int.h"
 
@@ -131,20 +132,37 @@ txg_free (struct txg *t)
   free (t);
 }
 
+/* Without memory, which may be why it failed, a plain line of the log. */
+static void
+tell_failure (const struct txg *t)
+{
+  static const char fmt[] = "the pool has stopped and writes nothing "
+                            "more: %s%s";
+  const char *const todo = t->inconsistent
+    ? ", once this server has stopped"
+    : ": restart the server, or run the command again";
+  json_t *event = t->parts.events == NULL
+    ? NULL
+    : event_new ("stopped", "{s:o}", "error", event_text (nbdedup_error ()));
+
+  if (event)
+    events_post (t->parts.events, NBDEDUP_LOG_ERROR, event, fmt,
+                 nbdedup_error (), todo);
+  else
+    nbdedup_log (NBDEDUP_LOG_ERROR, fmt, nbdedup_error (), todo);
+}
+
 void
 txg_fail (struct txg *t)
 {
+  const int err = errno;
+
   if (errno == ENOMEM && !t->failed)
     t->no_memory = true;
   /* While the pool is being opened or closed the caller gets the error. */
   if (!atomic_exchange (&t->failed, true) && t->has_thread && !t->stop)
-    nbdedup_log (NBDEDUP_LOG_ERROR,
-                 "the pool has stopped and writes nothing "
-                 "more: %s%s",
-                 nbdedup_error (),
-                 t->inconsistent
-                   ? ", once this server has stopped"
-                   : ": restart the server, or run the command again");
+    tell_failure (t);
+  errno = err;
 }
 
 int

@@ -210,6 +210,25 @@ entry () { jq -c "$1" "$BATS_TEST_TMPDIR/entries"; }
 
 entries_are () { [ "$(wc -l <"$BATS_TEST_TMPDIR/entries")" = "$1" ]; }
 
+@test "a pool that stops says so once, as an event" {
+    need qemu-io --version
+    make_pool
+    nbdedup create v 8M
+    export FAULT_FILE=journal FAULT_CALL=sync FAULT_NTH=1
+    export FAULT_ARM="$BATS_TEST_TMPDIR/arm"
+    sanitizer_preload="${sanitizer_preload:+$sanitizer_preload:}$faults" \
+        serve "$pool"
+    : >"$FAULT_ARM"
+    run ! qemu-io -f raw -c 'write -P 1 0 64k' -c flush "$(uri_of v)"
+    run ! qemu-io -f raw -c 'write -P 1 0 64k' -c flush "$(uri_of v)"
+    wait_for 20 grep -q 'event=stopped' "$server_log"
+    run -0 grep 'event=stopped' "$server_log"
+    assert_eq "${#lines[@]}" 1
+    [[ $output == *" pool=$pool error=\"$pool/journal: "* ]] || fail "$output"
+    [[ $output == *'message="the pool has stopped and writes nothing more: '* ]] ||
+        fail "$output"
+}
+
 @test "the manual page has every event and its MESSAGE_ID" {
     local page="$top_srcdir/tools/nbdedup-history.pod" name id nr=0
 
