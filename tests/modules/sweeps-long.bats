@@ -22,6 +22,8 @@ whole ()
 @test "each damage to pool.db, its WAL and their copies" {
     whole test-metadata-damage
 }
+@test "a repair is killed at each of its syncs" { whole test-repair; }
+@test "a fold has no memory from many moments on" { whole test-fold-nomem; }
 @test "each page of pool.db is distrusted once" { whole test-distrust; }
 @test "each request for memory that has callers of its own fails once" {
     whole test-nomem

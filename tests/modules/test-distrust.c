@@ -613,7 +613,7 @@ test_own (void)
 int
 main (void)
 {
-  sweep = (uint64_t) number_from_environment ("SWEEP_STEP", 1);
+  sweep = sweep_step ();
   start_samples ();
   make_newer ();
   nbdedup_set_log (note_line);

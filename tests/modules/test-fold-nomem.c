@@ -211,13 +211,14 @@ nr_requests (uint64_t nth)
 static void
 test_lasting (void)
 {
+  const unsigned step = sweep_step ();
   uint64_t nth, nr;
 
   start (1);
-  for (nth = 25; nth < 80; nth += 24)
+  for (nth = 25; nth < 80; nth += 24 * step)
     fold_without_memory (nth);
   only_ours = true;
-  for (nth = 2; nth < 20; nth += 6)
+  for (nth = 2; nth < 20; nth += 6 * step)
     fold_without_memory (nth);
   /* Most are for records that die. */
   nr = nr_requests (nth);

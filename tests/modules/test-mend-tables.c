@@ -484,7 +484,7 @@ main (int argc, char *argv[])
 {
   int r = 77;
 
-  sweep = (unsigned) number_from_environment ("SWEEP_STEP", 1);
+  sweep = sweep_step ();
   start_sample (make_pool);
   if (some_page ("record", PAGE_OVERFLOW) != 0)
     r = run_cases (argc, argv, cases);

@@ -8,7 +8,7 @@
  * and reports what is lost.  Run again after a kill at any sync, it has the
  * same outcome.  See engine-rig.h.
  *
- * SWEEP_STEP=N in the environment: only each Nth page.
+ * SWEEP_STEP=N in the environment: only each Nth page and sync.
  */
 
 #include <config.h>
@@ -423,8 +423,9 @@ test_killed_while_repairing (void)
 
   for (i = 0; i < 2; ++i) {
     lost_before = 0;
-    expect (kill_at_each_sync (some_page ("leaf", kinds[i]), i == 0 ? 1 : 3,
-                               do_repair, end_repair) > 5);
+    expect (kill_at_each_sync (some_page ("leaf", kinds[i]),
+                               (i == 0 ? 1 : 3) * sweep_step (), do_repair,
+                               end_repair) > 5);
   }
 }
 

@@ -297,7 +297,7 @@ test_both_pages (void)
 int
 main (void)
 {
-  step = number_from_environment ("SWEEP_STEP", 1);
+  step = sweep_step ();
   start_samples ();
   test_both_pages ();
   test_without ();

@@ -730,7 +730,7 @@ int
 main (int argc, char *argv[])
 {
   /* Where everything is slow, fail only some of the requests. */
-  const long step = (long) number_from_environment ("SWEEP_STEP", 1);
+  const long step = (long) sweep_step ();
   size_t i;
   long nth, nr;
   int j;

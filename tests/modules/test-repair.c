@@ -633,17 +633,18 @@ plant_all (void)
   return 0;
 }
 
-/* Kill the repair at each sync, and then repeat it. */
+/* Kill the repair at each sync, or a sweep of them, and then repeat it. */
 static void
 test_killed_while_repairing (void)
 {
+  const unsigned step = sweep_step ();
   unsigned nth;
   bool killed = true;
   json_t *result;
 
   start_pool ();
   close_pool ();
-  for (nth = 1; killed; ++nth) {
+  for (nth = sweep_start (step); killed; nth += step) {
     crash_after (plant_all);
     killed = crashes_at_sync (nth, open_and_attach, repair_all);
     open_and_attach ();

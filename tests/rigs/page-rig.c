@@ -148,7 +148,7 @@ each_page (const char *table, unsigned step,
     [PAGE_INTERIOR] = "above it",
     [PAGE_OVERFLOW] = "of a row",
   };
-  unsigned sweep = (unsigned) number_from_environment ("SWEEP_STEP", 1);
+  unsigned sweep = sweep_step ();
   struct page *pages;
   size_t nr = list_pages (table, &pages), i;
 
@@ -203,7 +203,7 @@ kill_at_each_sync (uint32_t page, unsigned step, void (*repair) (void),
   bool killed = true;
 
   expect (page != 0);
-  for (nth = 1; killed; nth += step) {
+  for (nth = sweep_start (step); killed; nth += step) {
     begin ();
     damage_page (page);
     killed = crashes_at_sync (nth, open_to_repair, repair);

@@ -46,8 +46,8 @@ extern json_t *repair_pool (void);
 /* Damage the page, and call 'repair' in a child process that has the pool open
  * to repair it and crashes at a sync of 'repair'.  Then open the pool to repair
  * it, and call 'after', which closes it.  'killed': the child crashed.  Do so
- * for the first sync and each step-th one after it, until 'repair' has fewer.
- * Returns the number of the next sync.
+ * for one of the first syncs (sweep_start) and each step-th one after it, until
+ * 'repair' has fewer.  Returns the number of the next sync.
  */
 extern unsigned kill_at_each_sync (uint32_t page, unsigned step,
                                    void (*repair) (void),

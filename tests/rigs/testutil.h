@@ -212,6 +212,32 @@ number_from_environment (const char *name, uint64_t otherwise)
   return s && s[0] ? strtoull (s, NULL, 0) : otherwise;
 }
 
+/* A test that goes through all places takes each so many-th one only: 1, or
+ * SWEEP_STEP of the environment, which "make check" sets.
+ */
+static inline unsigned
+sweep_step (void)
+{
+  return (unsigned) number_from_environment ("SWEEP_STEP", 1);
+}
+
+/* The first place, from 1 on, of a sweep that takes each step-th: another one
+ * in each run, so that runs take different places.  SEED repeats it.
+ */
+static inline unsigned
+sweep_start (unsigned step)
+{
+  uint64_t seed;
+
+  if (step == 1)
+    return 1;
+  seed = seed_from_environment ();
+  printf ("SEED=%" PRIu64 ": from %u on, each %uth\n", seed,
+          (unsigned) (seed % step) + 1, step);
+  fflush (stdout);
+  return (unsigned) (seed % step) + 1;
+}
+
 /* The handler of SIGALRM. */
 static inline void
 too_long (int sig)
