@@ -22,15 +22,15 @@ again ()
 }
 
 @test "60 flipped bits in a closed pool, and 60 in a killed one" {
-    again badinput.bats 2 '^single flipped bits' FLIPS=60
+    again spoilt-files.bats 2 '^single flipped bits' FLIPS=60
 }
 
 @test "60 zeroed sectors of a killed pool" {
-    again badinput.bats 1 '^a zeroed sector anywhere' ROUNDS=60
+    again spoilt-files.bats 1 '^a zeroed sector anywhere' ROUNDS=60
 }
 
 @test "each file of a pool is cut at five places, and spoilt in all ways" {
-    again badinput.bats 2 '^truncated, zeroed and garbled' SPOIL=all
+    again spoilt-files.bats 2 '^truncated, zeroed and garbled' SPOIL=all
 }
 
 @test "25 spoilt images of each format" {

@@ -7,18 +7,6 @@
 load ../rigs/helpers
 load fault
 
-# on_small_disk SIZE FUNCTION [ARG...]: run a function of full-disk.bash.
-on_small_disk ()
-{
-    local unshare=(unshare -Urm)
-
-    # Root needs no user namespace, and gets none in a chroot.
-    [ "$(id -u)" != 0 ] || unshare=(unshare -m)
-    need "${unshare[@]}" mount -t tmpfs none /mnt
-    need qemu-io --version
-    "${unshare[@]}" bash "$BATS_TEST_DIRNAME/full-disk.bash" "$@" 3>&- 4>&-
-}
-
 @test "a full file system refuses new data and recovers" {
     on_small_disk 64M fill_and_recover
 }
@@ -27,13 +15,8 @@ on_small_disk ()
     on_small_disk 90M fast_fill 4K random 120M flush
 }
 
-@test "the same with blocks of 1 MiB, and with data that compresses" {
-    on_small_disk 90M fast_fill 1M random 120M ''
+@test "the same with data that compresses" {
     on_small_disk 48M fast_fill 4K compressible 400M ''
-}
-
-@test "many records go from a full file system, by trims and with their volume" {
-    on_small_disk 200M many_records
 }
 
 @test "a full XFS, which wants room even for a socket's name" {
@@ -63,7 +46,6 @@ on_small_disk ()
 
 @test "what can be written at worst can be; status of a full pool" {
     need jq --version
-    on_small_disk 90M status_when_full 64K
     on_small_disk 90M status_when_full 4K
 }
 

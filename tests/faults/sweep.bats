@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # shellcheck shell=bash disable=SC2154
 #
-# One failing call after the other: cases that "make check-faults" once found, and
-# the moments of failing disks that fault.bats has no time for.
+# One failing call after the other: cases that "make check-faults" once found; and
+# the full disks and the moments of failing ones that fault.bats has no time for.
 
 load ../rigs/helpers
 load fault
@@ -43,4 +43,17 @@ sweep ()
 @test "failing metadata loses nothing that was flushed, at other moments" {
     fault pool.db-wal write 1
     fault pool.db sync 1 100000
+}
+
+@test "many records go from a full file system, by trims and with their volume" {
+    on_small_disk 200M many_records
+}
+
+@test "a client that fills the pool in a second, with blocks of 1 MiB" {
+    on_small_disk 90M fast_fill 1M random 120M ''
+}
+
+@test "what can be written at worst can be, in blocks of 64 KiB" {
+    need jq --version
+    on_small_disk 90M status_when_full 64K
 }
