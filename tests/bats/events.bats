@@ -218,6 +218,7 @@ entries_are () { [ "$(wc -l <"$BATS_TEST_TMPDIR/entries")" = "$1" ]; }
     export FAULT_ARM="$BATS_TEST_TMPDIR/arm"
     sanitizer_preload="${sanitizer_preload:+$sanitizer_preload:}$faults" \
         serve "$pool"
+    nbdedup list >/dev/null     # the pool is open
     : >"$FAULT_ARM"
     run ! qemu-io -f raw -c 'write -P 1 0 64k' -c flush "$(uri_of v)"
     run ! qemu-io -f raw -c 'write -P 1 0 64k' -c flush "$(uri_of v)"

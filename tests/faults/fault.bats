@@ -46,6 +46,7 @@ load fault
 
 @test "what can be written at worst can be; status of a full pool" {
     need jq --version
+    on_small_disk 90M status_when_full 64K
     on_small_disk 90M status_when_full 4K
 }
 

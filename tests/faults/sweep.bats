@@ -52,8 +52,3 @@ sweep ()
 @test "a client that fills the pool in a second, with blocks of 1 MiB" {
     on_small_disk 90M fast_fill 1M random 120M ''
 }
-
-@test "what can be written at worst can be, in blocks of 64 KiB" {
-    need jq --version
-    on_small_disk 90M status_when_full 64K
-}
