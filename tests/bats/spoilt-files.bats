@@ -44,13 +44,13 @@ spoil ()
         try_pool "$copy"
         echo "$file all zeroed: $outcome"
         [ "$outcome" != served ] || [ "$file" = pool.db-wal ] ||
-            fail "$file full of zeroes: nobody noticed"
+            fail "$file full of zeroes was not noticed"
         copy
         random_data "$size" 5 >"$copy/$file"
         try_pool "$copy"
         echo "$file all noise: $outcome"
         [ "$outcome" != served ] || [ "$file" = pool.db-wal ] ||
-            fail "$file full of noise: nobody noticed"
+            fail "$file full of noise was not noticed"
         copy
         rm "$copy/$file"
         try_pool "$copy"
