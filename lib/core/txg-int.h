@@ -64,6 +64,7 @@ struct txg {
   atomic_uint_fast64_t new_bytes; /* of the open txg's new records */
   atomic_uint_fast64_t new_bytes_max; /* then a fold is due */
   atomic_uint_fast64_t all_new_bytes; /* of all txgs */
+  uint64_t fold_interval_ms;          /* the usual one; tests change it */
   atomic_uint_fast64_t holes;         /* blocks that the open txg has freed */
   atomic_uint_fast64_t late_holes;    /* the same, of late: of all txgs */
   uint64_t forgot_holes_ms;           /* when 'late_holes' became less */

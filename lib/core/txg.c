@@ -96,6 +96,7 @@ txg_new (const struct txg_parts *parts, const struct meta_state *state,
   t->state = *state;
   t->budget = budget_bytes;
   t->new_bytes_max = UINT64_MAX;
+  t->fold_interval_ms = FOLD_INTERVAL_MS;
   lock_init (&t->lock);
   cond_init (&t->may_enter);
   cond_init (&t->all_out);
@@ -455,7 +456,7 @@ txg_forget_holes_locked (struct txg *t)
   const uint64_t now = clock_ms ();
 
   assert_held (&t->lock);
-  if (now - t->forgot_holes_ms < FOLD_INTERVAL_MS)
+  if (now - t->forgot_holes_ms < t->fold_interval_ms)
     return;
   t->late_holes = t->late_holes / 2;
   t->forgot_holes_ms = now;
@@ -554,7 +555,7 @@ may_wait_locked (const struct txg *t)
 static void
 wait_for_changes_locked (struct txg *t)
 {
-  const uint64_t end = clock_ms () + FOLD_INTERVAL_MS;
+  const uint64_t end = clock_ms () + t->fold_interval_ms;
   uint64_t now, holes;
   bool trimmed;
 

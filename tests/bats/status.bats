@@ -109,11 +109,10 @@ release ()
     wait "$holder_job"
 }
 
-@test "status of a pool that a command has says at once which, and what is free" {
+@test "status of a pool that a command has says which, and what is free" {
     need jq --version
     make_pool
-    hold
-    begun=$(date +%s%N)
+    hold # until "release": the answers do not wait for it
     status 0 '.state == "busy"' '.problems == []' '.open.by == "command"' \
            '.open.who == "nbdedup import"' ".open.pid == $holder" \
            '.open.read_only == false' \
@@ -124,7 +123,6 @@ release ()
              .recovery, .scrub, .scrub_progress, .copies, .metadata_copy] |
             all (. == null)'
     assert_eq "$(jq -r .pool <<<"$output")" "$(realpath "$pool")"
-    assert_num "$(date +%s%N) - $begun < 5e9"
     run -0 nbdedup --read-only status
     [[ ${lines[0]} == "$(realpath "$pool"): busy" ]]
     [[ $output == *"by the command nbdedup import (PID $holder)"* ]]
@@ -143,12 +141,10 @@ release ()
     make_pool
     serve "$pool"
     nbdedup status              # succeeds: the server listens
-    begun=$(date +%s%N)
     kill -STOP "$server_pid"
     run -3 nbdedup status
     kill -CONT "$server_pid"
     [[ $output == *"which does not answer on control.sock" ]]
-    assert_num "$(date +%s%N) - $begun < 20e9"
     stop
     run -3 --separate-stderr nbdedup status -p "$BATS_TEST_TMPDIR/none"
     assert_eq "$(wc -l <<<"$stderr")" 1

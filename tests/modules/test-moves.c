@@ -524,15 +524,35 @@ nr_folds (void)
   return state.fold;
 }
 
-#define BIG_BYTES (8u << 20) /* of a volume with blocks of 64 KiB */
-
-/* Write all of the volume 'times' times: 1, there was a fold; 0, there was none;
- * -1: it took so long that the usual fold was due.
- */
-static int
-overwrite (struct nbdedup_volume *big, unsigned times, uint64_t content)
+/* From now on no fold comes by time: what folds has another reason. */
+static void
+fold_by_reason_only (void)
 {
-  const uint64_t before = clock_ms ();
+  {
+    WITH_LOCK (&pool->txg->lock);
+    pool->txg->fold_interval_ms = 1000000;
+  }
+  settle (); /* the folding thread's next wait obeys */
+}
+
+static bool
+was_fold_since (uint64_t folds, uint64_t wait_ms)
+{
+  const uint64_t end = clock_ms () + wait_ms;
+
+  while (nr_folds () == folds && clock_ms () < end)
+    poll (NULL, 0, 10);
+  return nr_folds () > folds;
+}
+
+#define BIG_BYTES (8u << 20) /* of a volume with blocks of 64 KiB */
+#define FOREVER_MS 60000
+
+/* Write all of the volume 'times' times.  Does that fold? */
+static bool
+overwrite (struct nbdedup_volume *big, unsigned times, uint64_t content,
+           uint64_t wait_ms)
+{
   CLEANUP_FREE uint8_t *buf = xmalloc (BIG_BYTES);
   uint64_t folds;
 
@@ -543,8 +563,7 @@ overwrite (struct nbdedup_volume *big, unsigned times, uint64_t content)
     must (nbdedup_volume_write (big, buf, BIG_BYTES, 0));
     must (writeback_drain (pool->writeback, NULL));
   }
-  poll (NULL, 0, A_WHILE_MS);
-  return clock_ms () - before > 5000 ? -1 : nr_folds () > folds;
+  return was_fold_since (folds, wait_ms);
 }
 
 /* What is overwritten stays in use until a fold: with much of it there are more
@@ -554,8 +573,6 @@ static void
 test_overwrites_fold_sooner (void)
 {
   struct nbdedup_volume *big;
-  unsigned i;
-  int r = -1;
 
   start (1);
   run ("create",
@@ -563,65 +580,41 @@ test_overwrites_fold_sooner (void)
                   "block-size", 64 << 10));
   big = nbdedup_volume_open (pool, "big", 0, -1, NULL);
   expect (big != NULL);
-  overwrite (big, 1, 100);
-  overwrite (big, 1, 200); /* the next fold knows that this is freed */
-  settle ();
-  expect (overwrite (big, 4, 300) != 1);
-  for (i = 1; r == -1 && i <= 10; ++i)
-    r = overwrite (big, 12, 1000 * i);
-  expect (r != 0);
+  fold_by_reason_only ();
+  overwrite (big, 1, 100, 0);
+  overwrite (big, 1, 200, 0); /* the next fold knows that this is freed */
+  expect (!overwrite (big, 4, 300, A_WHILE_MS));
+  expect (overwrite (big, 12, 1000, FOREVER_MS));
   nbdedup_volume_close (big);
   end ();
 }
 
-/* The time until a large trim has given its space back. */
-static uint64_t
-large_trim_ms (void)
-{
-  uint64_t before, folds, i;
-
-  write_blocks (0, NR_BLOCKS, 1);
-  settle ();
-  before = clock_ms ();
-  folds = nr_folds ();
-  for (i = 0; i < 8; ++i) /* 16384 blocks in all */
-    must (nbdedup_volume_trim (handle, NR_BLOCKS * BLOCK, 0));
-  while (nr_folds () == folds)
-    poll (NULL, 0, 10);
-  expect (pool_figure ("stored_bytes") == 0);
-  return clock_ms () - before;
-}
-
-/* The same for the rest of one, which another txg has. */
-static uint64_t
-rest_of_trim_ms (void)
-{
-  uint64_t before;
-
-  settle ();
-  poll (NULL, 0, A_WHILE_MS); /* until the folding thread waits */
-  before = clock_ms ();
-  trim_block (0);
-  while (txg_pending_bytes (pool->txg) > 0)
-    poll (NULL, 0, 10);
-  return clock_ms () - before;
-}
-
-/* Large trims give their space back before the usual fold, which comes after
- * 5 s.  On a machine that is busy it may take as long, but not always.
+/* Large trims give their space back before the usual fold, and so does the rest
+ * of one, which another txg has.
  */
 static void
 test_trims_fold_sooner (void)
 {
-  unsigned i;
+  uint64_t folds, i;
 
   start (1);
-  for (i = 1; large_trim_ms () >= 4000; ++i)
-    expect (i < 5);
-  for (i = 1; rest_of_trim_ms () >= 4000; ++i) {
-    expect (i < 5);
-    (void) large_trim_ms ();
-  }
+  fold_by_reason_only ();
+  write_blocks (0, NR_BLOCKS, 1);
+  settle ();
+  folds = nr_folds ();
+  trim_block (0);
+  expect (!was_fold_since (folds, A_WHILE_MS)); /* a small one waits */
+  /* 16384 blocks in all */
+  for (i = 0; i < 8; ++i)
+    must (nbdedup_volume_trim (handle, NR_BLOCKS * BLOCK, 0));
+  expect (was_fold_since (folds, FOREVER_MS));
+  expect (pool_figure ("stored_bytes") == 0);
+
+  settle ();
+  poll (NULL, 0, A_WHILE_MS); /* until the folding thread waits */
+  folds = nr_folds ();
+  trim_block (0);
+  expect (was_fold_since (folds, FOREVER_MS));
   end ();
 }
 
