@@ -206,17 +206,34 @@ size_or_dash (const json_t *space, const char *key, char buf[HUMAN_MAX])
     : "-";
 }
 
-/* The figures that are known while a command has the pool. */
+static void
+print_opening (const json_t *opening)
+{
+  const uint64_t done = json_size (opening, "done");
+  const uint64_t total = json_size (opening, "total");
+
+  printf ("            is opening it: %s", json_text (opening, "stage"));
+  if (total > 0)
+    printf (", %" PRIu64 " of %" PRIu64 " batches", done, total);
+  printf ("\n");
+}
+
+/* The figures that are known while a command has the pool, or a server is
+ * opening it.
+ */
 static void
 print_busy (const json_t *open, const json_t *space)
 {
+  const json_t *opening = json_object_get (open, "opening");
   char a[HUMAN_MAX], b[HUMAN_MAX];
   char buf[64];
 
   print_open (open);
+  if (opening)
+    print_opening (opening);
   if (json_is_integer (json_object_get (open, "since")))
-    printf ("            since %s; nothing more is known until it ends\n",
-            describe_time (open, "since", buf));
+    printf ("            since %s; nothing more is known until it %s\n",
+            describe_time (open, "since", buf), opening ? "is open" : "ends");
   printf ("files       %s of records, %s of metadata\n",
           size_or_dash (space, "file_bytes", a),
           size_or_dash (space, "metadata_bytes", b));

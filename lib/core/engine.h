@@ -54,7 +54,8 @@ struct nbdedup_pool {
   char *who;          /* owned */
   uint64_t opened_ns; /* by clock_ns */
   struct nbdedup_settings settings;
-  int lock_fd; /* -1: none */
+  int lock_fd;      /* -1: none */
+  uint64_t told_ms; /* while it is opened: of the last lockfile_tell */
   uint32_t sector_bytes;
   int hash;
   struct hash_key hash_key; /* of a keyed hash; see service/hash-key.h */

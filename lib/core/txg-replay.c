@@ -272,6 +272,9 @@ replay_batch (void *opaque, uint64_t seq, enum journal_trust trust,
     if (r == -1)
       return -1;
   }
+  if (t->parts.replayed)
+    t->parts.replayed (t->parts.opaque, rp->report->batches,
+                       journal_to_replay (t->parts.journal));
   return 0;
 }
 

@@ -86,6 +86,8 @@ struct txg_parts {
    * "copies" asks for.  In the folding thread.
    */
   void (*reached) (void *opaque, const uint64_t *addrs, size_t nr);
+  /* So many batches of the journal have been replayed.  May be NULL. */
+  void (*replayed) (void *opaque, uint64_t done, uint64_t total);
   /* A fold has ended, in the folding thread, with no lock held. */
   void (*folded) (void *opaque);
   void *opaque;

@@ -51,6 +51,7 @@ struct journal {
   uint64_t tail, head;
 
   uint64_t replayed_epoch;
+  uint64_t to_replay; /* batches of the replay */
   bool replayed;
   bool leftovers;         /* of replayed_epoch, after the log */
   uint64_t written_bytes; /* of batches, since it was opened */

@@ -328,7 +328,6 @@ journal_replay (struct journal *journal, uint64_t position, uint64_t folded,
   struct log_walk w = { .epoch = epoch };
 
   assert (!j->replayed);
-
   if (position == 0)
     position = RING_START;
   if (position < RING_START || position % JOURNAL_ALIGN != 0 ||
@@ -376,6 +375,7 @@ journal_replay (struct journal *journal, uint64_t position, uint64_t folded,
   w.body = body;
   if (walk (j, &w) == -1)
     return -1;
+  j->to_replay = w.seq - folded;
   w.seq = folded;
   w.position = position;
   w.fn = fn;
@@ -391,6 +391,12 @@ journal_replay (struct journal *journal, uint64_t position, uint64_t folded,
   j->leftovers = e.seq > w.seq;
   j->replayed = true;
   return 0;
+}
+
+uint64_t
+journal_to_replay (const struct journal *journal)
+{
+  return journal->to_replay;
 }
 
 bool

@@ -123,6 +123,9 @@ journal_replay (struct journal *journal, uint64_t position, uint64_t folded,
                            const uint8_t *body, size_t len),
                 void *opaque);
 
+/* In 'fn' of journal_replay: how many batches there are in all. */
+extern uint64_t journal_to_replay (const struct journal *journal);
+
 /* After the replay: true if part of a batch follows the last one.  Either a
  * crash interrupted its write, or it was damaged after a loss of power that
  * left no mark; the two look alike.

@@ -91,6 +91,21 @@ is_locked (int fd, off_t byte, short type)
   return fl.l_type != F_UNLCK;
 }
 
+/* Parse "opening STAGE DONE TOTAL\n".  Any other text says nothing: the holder
+ * may be writing it at this moment.
+ */
+static void
+parse_opening (const char *text, struct lockfile_opening *opening)
+{
+  struct lockfile_opening o;
+  int end = -1;
+
+  if (sscanf (text, "opening %15[a-z] %" SCNu64 " %" SCNu64 "%n", o.stage,
+              &o.done, &o.total, &end) == 3 &&
+      end != -1 && text[end] == '\n')
+    *opening = o;
+}
+
 /* Parse "server PID WHO\n".  Returns false for any other text. */
 static bool
 parse_text (const char *text, struct lockfile_holder *holder)
@@ -127,6 +142,7 @@ parse_text (const char *text, struct lockfile_holder *holder)
   memcpy (holder->who, p, len);
   holder->who[len] = '\0';
   holder->pid = pid;
+  parse_opening (strchr (p, '\n') + 1, &holder->opening);
   return true;
 }
 
@@ -245,6 +261,32 @@ write_text (int fd, const char *path, bool server, const char *who)
     return nbdedup_fail (EBUSY, "%s: locked by a program that is not nbdedup",
                          path);
   return 0;
+}
+
+/* The text is not synced: after a crash no process has the lock.  The file
+ * keeps its time, which says since when the holder has it.
+ */
+void
+lockfile_tell (int fd, const char *stage, uint64_t done, uint64_t total)
+{
+  char text[TEXT_MAX + 64];
+  struct stat st;
+  const int64_t len = full_pread (fd, text, TEXT_MAX, 0);
+  char *line;
+
+  if (len <= 0 || fstat (fd, &st) == -1)
+    return;
+  line = memchr (text, '\n', (size_t) len);
+  if (line == NULL) /* a full disk: there is no text */
+    return;
+  ++line;
+  if (stage)
+    line += snprintf (line, 64, "opening %.15s %" PRIu64 " %" PRIu64 "\n",
+                      stage, done, total);
+  if (full_pwrite (fd, text, (size_t) (line - text), 0) == -1 ||
+      ftruncate (fd, line - text) == -1)
+    return;
+  (void) futimens (fd, (struct timespec[]) { st.st_atim, st.st_mtim });
 }
 
 static int

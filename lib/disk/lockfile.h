@@ -6,6 +6,9 @@
  * file's text ("server PID WHO" or "command PID WHO", one line) only names
  * the holder to other processes.  The kernel drops the lock when the process
  * ends, however it ends.
+ *
+ * While the holder opens the pool, the text has a second line: "opening STAGE
+ * DONE TOTAL".
  */
 
 #ifndef NBDEDUP_LOCKFILE_H
@@ -13,8 +16,15 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <sys/types.h>
 #include <time.h>
+
+/* How far a process is that opens the pool. */
+struct lockfile_opening {
+  char stage[16];       /* a word; "": the pool is open */
+  uint64_t done, total; /* total 0: not known */
+};
 
 struct lockfile_holder {
   bool server;           /* listens on control.sock */
@@ -23,6 +33,7 @@ struct lockfile_holder {
   pid_t pid;
   time_t since; /* when it took the lock; 0: not known */
   char who[128];
+  struct lockfile_opening opening;
 };
 
 /* Take the lock of pool directory 'pool', creating the file if needed.
@@ -34,10 +45,17 @@ struct lockfile_holder {
 extern int lockfile_take (const char *pool, bool server, const char *who,
                           struct lockfile_holder *holder);
 
-/* The same for a process that only reads.  Any number of readers may hold it at
- * once, but not together with a process that called lockfile_take.  The
- * function writes and creates nothing.  '*fd' returns the descriptor; it is -1
- * if there is no lock file, or its file system has no locks (the log gets a
+/* Tell other processes how far the caller is, who has 'fd' from lockfile_take;
+ * 'stage' NULL: the pool is open.  If that cannot be written, they do not learn
+ * it.
+ */
+extern void
+lockfile_tell (int fd, const char *stage, uint64_t done, uint64_t total);
+
+/* As lockfile_take, for a process that only reads.  Any number of readers may
+ * hold it at once, but not together with a process that called lockfile_take.
+ * The function writes and creates nothing.  '*fd' returns the descriptor; it is
+ * -1 if there is no lock file, or its file system has no locks (the log gets a
  * warning): then other processes are not kept out.  'fd' NULL: only test.
  */
 extern int lockfile_share (const char *pool, bool server, int *fd,

@@ -39,7 +39,8 @@ static const struct client_patience patience = {
 #define BUSY_LONG_S (24 * 60 * 60)
 
 /*----------------------------------------------------------------------
- * A pool that a command has open: figures that do not need opening it
+ * A pool that a command has open, or a server is opening: figures that do not
+ * need opening it
  */
 
 /* NULL: not known. */
@@ -77,6 +78,7 @@ busy_space (const char *path)
 static json_t *
 busy_status (const char *path, const struct lockfile_holder *holder)
 {
+  const struct lockfile_opening *opening = &holder->opening;
   const time_t now = time (NULL), since = holder->since;
   CLEANUP_FREE char *real = realpath (path, NULL);
   json_t *status;
@@ -84,14 +86,23 @@ busy_status (const char *path, const struct lockfile_holder *holder)
   status = json_pack ("{s:s, s:s, s:[], s:{s:s, s:s, s:I, s:b, s:o?}, s:o?, "
                       "s:n, s:n, s:n, s:n, s:n, s:n, s:n, s:n, s:n}",
                       "pool", real ? real : path, "state", "busy", "problems",
-                      "open", "by", "command", "who", holder->who, "pid",
-                      (json_int_t) holder->pid, "read_only", 0, "since",
+                      "open", "by", holder->server ? "server" : "command",
+                      "who", holder->who, "pid", (json_int_t) holder->pid,
+                      "read_only", 0, "since",
                       since ? json_integer (since) : NULL, "space",
                       busy_space (path), "metadata_copy", "copies", "damage",
                       "recovery", "scrub", "scrub_progress", "drift_alerts",
                       "activity", "queues");
   if (status == NULL)
     return nbdedup_fail_null (ENOMEM, "no memory");
+  if (opening->stage[0])
+    json_object_set_new (json_object_get (status, "open"), "opening",
+                         json_pack ("{s:s, s:I, s:o}", "stage", opening->stage,
+                                    "done", (json_int_t) opening->done, "total",
+                                    opening->total > 0
+                                      ? json_integer (
+                                          (json_int_t) opening->total)
+                                      : json_null ()));
   if (since && now > since && now - since > BUSY_LONG_S) {
     status_add_problem (status, false,
                         "%s (PID %ld) has had the pool open for "
@@ -143,7 +154,8 @@ try_status (const char *path, const struct nbdedup_settings *settings,
   client = client_open_within (path, settings, who, on_wait, patience,
                                &in_the_way);
   if (client == NULL)
-    return errno == EBUSY && in_the_way.pid != 0 && !in_the_way.server
+    return errno == EBUSY && in_the_way.pid != 0 &&
+        (!in_the_way.server || in_the_way.opening.stage[0])
       ? busy_status (path, &in_the_way)
       : NULL;
   status = nbdedup_client_call (client, "status", NULL, NULL, NULL);

@@ -11,6 +11,7 @@
 #include <sys/statvfs.h>
 
 #include "base/backoff.h"
+#include "base/clock.h"
 #include "base/error.h"
 #include "core/ddt.h"
 #include "core/engine.h"
@@ -22,6 +23,7 @@
 #include "core/txg.h"
 #include "data/watch.h"
 #include "data/writeback.h"
+#include "disk/lockfile.h"
 #include "disk/store.h"
 #include "estimate/sizing.h"
 #include "meta/meta-index.h"
@@ -48,6 +50,8 @@ _Static_assert (DDT_FILTER_BUDGET (SHARE_DDT (64)) == SIZING_FILTER_SHARE &&
 /* The rest of 256 MiB is for merges of the hash index (txg-wal.c). */
 #define WAL_MAX_BYTES (UINT64_C (192) << 20)
 #define FS_PER_WAL 16
+
+#define TELL_MS 100
 
 static int
 load_segment (void *opaque, uint64_t segment, uint8_t **buf, size_t *len)
@@ -160,6 +164,19 @@ wal_max (const char *path)
   return bytes < WAL_MAX_BYTES ? bytes : WAL_MAX_BYTES;
 }
 
+/* For "status": its fold follows the last batch. */
+static void
+replayed (void *opaque, uint64_t done, uint64_t total)
+{
+  struct nbdedup_pool *pool = opaque;
+  const uint64_t now = clock_ms ();
+
+  if (done < total && now - pool->told_ms < TELL_MS)
+    return;
+  lockfile_tell (pool->lock_fd, "recovery", done, total);
+  pool->told_ms = now;
+}
+
 int
 pool_make_modules (struct nbdedup_pool *pool, const struct meta_state *state)
 {
@@ -205,6 +222,7 @@ pool_make_modules (struct nbdedup_pool *pool, const struct meta_state *state)
     .forget_record = forget_record,
     .reached = reached,
     .folded = folded,
+    .replayed = s->read_only == NBDEDUP_READ_ONLY_OFF ? replayed : NULL,
     .opaque = pool,
   };
   pool->txg = txg_new (&parts, state, budget / SHARE_PENDING);

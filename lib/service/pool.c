@@ -472,8 +472,10 @@ open_pool (struct nbdedup_pool *pool, unsigned flags)
 
   if (pool->settings.read_only != NBDEDUP_READ_ONLY_OFF)
     return pool_open_readonly (pool, server);
-  if (take_lock (pool, server) == -1 ||
-      open_files (pool, flags, &state) == -1 ||
+  if (take_lock (pool, server) == -1)
+    return -1;
+  lockfile_tell (pool->lock_fd, "loading", 0, 0);
+  if (open_files (pool, flags, &state) == -1 ||
       pool_make_modules (pool, &state) == -1)
     return -1;
   warm_offer (pool, &state);
@@ -586,6 +588,7 @@ repair_tables (const char *path, bool force)
 
   if (db == NULL || journal == NULL || lock_fd == -1)
     return -1;
+  lockfile_tell (lock_fd, "repair", 0, 0);
   pool_ask_journal (journal, &session);
   meta = meta_open (db, 0, &session, force);
   if (meta == NULL)
@@ -609,8 +612,11 @@ mend_derived (const char *path, const struct nbdedup_settings *settings,
 
   if (pool == NULL)
     return -1;
-  if (take_lock (pool, false) == 0 && open_files (pool, 0, &state) == 0)
-    r = mend_tables (pool, &state);
+  if (take_lock (pool, false) == 0) {
+    lockfile_tell (pool->lock_fd, "repair", 0, 0);
+    if (open_files (pool, 0, &state) == 0)
+      r = mend_tables (pool, &state);
+  }
   if (r != -1) {
     maps = mend_space_maps (pool, &state, compare);
     r = maps == -1 && r == 0 ? -1 : r + (maps > 0 ? maps : 0);
@@ -661,8 +667,11 @@ try_open (const char *path, const struct nbdedup_settings *settings,
   if (pool == NULL)
     return NULL;
   if (open_pool (pool, flags) == 0 &&
-      (!(flags & NBDEDUP_OPEN_SERVER) || start_server (pool) == 0))
+      (!(flags & NBDEDUP_OPEN_SERVER) || start_server (pool) == 0)) {
+    if (pool->settings.read_only == NBDEDUP_READ_ONLY_OFF)
+      lockfile_tell (pool->lock_fd, NULL, 0, 0);
     return pool;
+  }
   err = errno;
   snprintf (text, sizeof text, "%s", nbdedup_error ());
   damage->any = pool->meta && meta_saw_damage (pool->meta);

@@ -137,6 +137,50 @@ release ()
     status 0 '.state == "ok"' '.open == null'
 }
 
+# is_opening FILTER...: a server is opening the pool, and the filters are true.
+is_opening ()
+{
+    local filter
+
+    nbdedup status --json >"$BATS_TEST_TMPDIR/opening" || return
+    for filter in '.state == "busy"' "$@"; do
+        jq -e "$filter" <"$BATS_TEST_TMPDIR/opening" >/dev/null || return
+    done
+}
+
+@test "status of a pool that a server recovers says how far it is" {
+    local i
+
+    need jq --version
+    need qemu-io --version
+    make_pool
+    nbdedup create v 8M
+    serve "$pool"
+    for i in 1 2 3 4 5; do
+        qemu-io -f raw -c "write -P $i ${i}M 64k" -c flush "$uri" >/dev/null
+    done
+    crash
+    # Until the test removes a file, each write to pool.db's WAL takes longer
+    # than "status" waits: first those that open it, then the recovery's fold.
+    export FAULT_FILE=pool.db-wal FAULT_CALL=write FAULT_MS=7000
+    export FAULT_COUNT=1000 FAULT_ARM="$BATS_TEST_TMPDIR/arm"
+    : >"$FAULT_ARM"
+    sanitizer_preload="${sanitizer_preload:+$sanitizer_preload:}$test_programs/rigs/.libs/faults.so" \
+        serve "$pool"
+    wait_for 120 is_opening '.open.by == "server"' ".open.pid == $server_pid" \
+             '.open.opening.stage == "recovery"' '.open.opening.total >= 5' \
+             '.open.opening.done == .open.opening.total' '.space.used_bytes == null'
+    run -0 nbdedup status
+    [[ ${lines[0]} == "$(realpath "$pool"): busy" ]] || fail "$output"
+    [[ $output =~ is\ opening\ it:\ recovery,\ ([0-9]+)\ of\ ([0-9]+)\ batches ]] || fail "$output"
+    assert_eq "${BASH_REMATCH[1]}" "${BASH_REMATCH[2]}"
+    [[ $output == *"nothing more is known until it is open"* ]] || fail "$output"
+    rm "$FAULT_ARM"
+    nbdedup list                # waits until it is open
+    status 0 '.state == "ok"' '.open.opening == null' '.recovery.batches >= 5'
+    assert_eq "$(cat "$pool/lock")" "server $server_pid nbdkit"
+}
+
 @test "status is 3 where it cannot be told, and for wrong usage" {
     make_pool
     serve "$pool"

@@ -56,6 +56,17 @@ fork_child (void)
   return pid;
 }
 
+static void
+expect_opening (const char *stage, uint64_t done, uint64_t total)
+{
+  struct lockfile_holder h;
+
+  assert (lockfile_take (dir, false, "other", &h) == -1 && errno == EBUSY);
+  assert (h.server && h.pid == getpid () && strcmp (h.who, "server") == 0);
+  assert (strcmp (h.opening.stage, stage) == 0);
+  assert (h.opening.done == done && h.opening.total == total);
+}
+
 static int
 take (bool server, const char *who)
 {
@@ -479,6 +490,59 @@ expect_readers (bool server)
 }
 
 /* Readers share the lock, and leave no trace in the file. */
+/* What the holder tells while it opens the pool.  Its file keeps its time. */
+static void
+test_opening (void)
+{
+  static const char *const odd[] = {
+    "opening",
+    "opening recovery 1",
+    "opening recovery x 2\n",
+    "opening recovery 1 2",
+    "opening RECOVERY 1 2\n",
+    "opening recovery 1 2 3\n",
+  };
+  struct lockfile_holder h;
+  struct stat before, after;
+  char text[64];
+  size_t i;
+  int fd = take (true, "server"), n;
+
+  assert (futimens (fd, (struct timespec[]) { { 1000, 0 }, { 2000, 5 } }) == 0);
+  assert (fstat (fd, &before) == 0);
+  expect_opening ("", 0, 0);
+  lockfile_tell (fd, "loading", 0, 0);
+  expect_opening ("loading", 0, 0);
+  lockfile_tell (fd, "recovery", 12345678901234, UINT64_MAX);
+  expect_opening ("recovery", 12345678901234, UINT64_MAX);
+  lockfile_tell (fd, "recovery", 3, 4);
+  expect_opening ("recovery", 3, 4);
+  assert (fstat (fd, &after) == 0 && after.st_mtim.tv_sec == 2000 &&
+          after.st_mtim.tv_nsec == 5);
+  lockfile_tell (fd, NULL, 0, 0);
+  expect_opening ("", 0, 0);
+  assert (fstat (fd, &after) == 0 && after.st_size == before.st_size);
+
+  for (i = 0; i < sizeof odd / sizeof odd[0]; ++i) {
+    n = snprintf (text, sizeof text, "server %d server\n%s", getpid (), odd[i]);
+    assert (full_pwrite (fd, text, (size_t) n, 0) == 0);
+    assert (ftruncate (fd, n) == 0);
+    expect_opening ("", 0, 0);
+  }
+
+  /* A holder that crashed then is no obstacle to the next. */
+  lockfile_tell (fd, "recovery", 3, 4);
+  close (fd);
+  fd = take (true, "server");
+  expect_opening ("", 0, 0);
+  /* Without a text there is nothing to tell to. */
+  assert (ftruncate (fd, 0) == 0);
+  lockfile_tell (fd, "recovery", 3, 4);
+  assert (fstat (fd, &after) == 0 && after.st_size == 0);
+  assert (lockfile_take (dir, false, "other", &h) == -1 && h.pid == 0);
+  close (fd);
+}
+
 static void
 test_share (void)
 {
@@ -536,6 +600,7 @@ main (void)
   test_race ();
   test_bad_places ();
   test_no_permission ();
+  test_opening ();
   test_share ();
 
   unlink (lock_path);
