@@ -15,6 +15,11 @@ bats_require_minimum_version 1.5.0
 # shellcheck source=/dev/null
 source "${NBDEDUP_ENV:?run the tests through make check}"
 
+# Bats also reads this once for the whole file, which has no such directory.
+if [ -d "${BATS_TEST_TMPDIR:-}" ]; then
+    cd "$BATS_TEST_TMPDIR" || exit
+fi
+
 servers=()                      # process ids, in order of start
 nbdkit_args=()                  # options for serve: --filter=..., -r, ...
 pools_are_damaged=
