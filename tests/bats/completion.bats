@@ -22,7 +22,6 @@ setup ()
             >"$BATS_TEST_TMPDIR/$file"
     done
     export HOME="$BATS_TEST_TMPDIR" XDG_CONFIG_HOME="$BATS_TEST_TMPDIR/config"
-    cd "$BATS_TEST_TMPDIR" || return
     unset NBDEDUP_POOL
 }
 

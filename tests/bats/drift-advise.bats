@@ -10,7 +10,6 @@ load ../rigs/helpers
 
 setup ()
 {
-    cd "$BATS_TEST_TMPDIR" || return
     [ -x "$NBDEDUP_LIBEXEC/nbdedup-files" ] ||
         skip "this build has no libtsk"
     loops=() fuses=()

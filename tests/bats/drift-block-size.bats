@@ -20,7 +20,6 @@ setup ()
     need jq --version
     [ -x "$NBDEDUP_LIBEXEC/nbdedup-files" ] ||
         skip "this build has no libtsk"
-    cd "$BATS_TEST_TMPDIR" || return
     export LC_ALL=C
 }
 

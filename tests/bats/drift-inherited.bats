@@ -11,7 +11,6 @@ load ../rigs/files
 
 setup ()
 {
-    cd "$BATS_TEST_TMPDIR" || return
     [ -x "$NBDEDUP_LIBEXEC/nbdedup-files" ] ||
         skip "this build has no libtsk"
 }

@@ -12,7 +12,6 @@ load ../rigs/helpers
 setup ()
 {
     need env --default-signal=INT true
-    cd "$BATS_TEST_TMPDIR" || return
     make_pool --block-size 4K --compress none
     random_data 64M >image
     nbdedup import golden image

@@ -50,7 +50,6 @@ make_images ()
 
 setup ()
 {
-    cd "$BATS_TEST_TMPDIR" || return
     mkdir tmp
     export TMPDIR="$PWD/tmp"
 }

@@ -15,7 +15,6 @@ setup ()
     need nbdinfo --version
     need qemu-system-x86_64 --version
     here="$top_srcdir/tests/bats"
-    cd "$BATS_TEST_TMPDIR" || return
     mkdir bin scenarios
     make_programs
     PATH="$BATS_TEST_TMPDIR/bin:$PATH"

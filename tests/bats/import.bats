@@ -22,7 +22,6 @@ disk_image ()
 
 setup ()
 {
-    cd "$BATS_TEST_TMPDIR" || return
     mkdir tmp
     export TMPDIR="$PWD/tmp"    # for temporary sockets
     disk_image disk.raw

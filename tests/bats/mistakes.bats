@@ -118,7 +118,6 @@ run_mistakes ()
 
 setup ()
 {
-    cd "$BATS_TEST_TMPDIR" || return
     make_pool
     mkdir used
     touch used/file

@@ -11,7 +11,6 @@ load ../rigs/helpers
 setup ()
 {
     need qemu-io --version
-    cd "$BATS_TEST_TMPDIR" || return
     mkdir images
     cp "$top_srcdir/vm-images/provision" images/
     # The user's script says what is written where; what it reads is the disk.

@@ -9,7 +9,6 @@ load ../rigs/helpers
 setup ()
 {
     need jq --version
-    cd "$BATS_TEST_TMPDIR" || return
     random_data 2M 1 >a
     random_data 2M 2 >b
     make_pool --block-size 4K

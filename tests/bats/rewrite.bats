@@ -10,7 +10,6 @@ load ../rigs/clients
 setup ()
 {
     need jq --version
-    cd "$BATS_TEST_TMPDIR" || return
 }
 
 # rewrite NAME [OPTION] JQ: rewrite, and print what jq makes of the result.

@@ -9,7 +9,6 @@ load ../rigs/helpers
 
 setup ()
 {
-    cd "$BATS_TEST_TMPDIR" || return
     mkdir tmp
     export TMPDIR="$PWD/tmp"
     make_pool

@@ -36,11 +36,6 @@ clones ()
                         .unique, .logical] | join (" ")'
 }
 
-setup ()
-{
-    cd "$BATS_TEST_TMPDIR" || return
-}
-
 @test "each block is in its class" {
     image g ABC.AD              # A B C D: five nonzero blocks
     image x ABD_XE              # same same moved zero sibling sibling

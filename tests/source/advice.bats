@@ -9,7 +9,6 @@ load ../rigs/helpers
 setup ()
 {
     need python3 --version
-    cd "$BATS_TEST_TMPDIR" || return
 }
 
 advice ()

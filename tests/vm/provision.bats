@@ -17,7 +17,6 @@ setup_file ()
 
 setup ()
 {
-    cd "$BATS_TEST_TMPDIR" || return
     make_pool
     serve "$pool" attach=exclusive
 }

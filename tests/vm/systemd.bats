@@ -24,7 +24,6 @@ setup_file ()
 
 setup ()
 {
-    cd "$BATS_TEST_TMPDIR" || return
     mkdir run
 }
 
