@@ -31,11 +31,15 @@ TAILQ_HEAD (cached_list, cached);
 
 struct record_cache {
   size_t max;
+  atomic_uint *marks; /* owned; of addresses that missed, a newer one replaces
+                       * an older one; without the lock */
+  size_t nr_marks;    /* a power of two */
 
   struct lock lock; /* protects everything below */
   struct hashtable table;
   struct cached_list lru; /* least recently used first */
-  size_t bytes;           /* of the entries in the table */
+  _Atomic size_t bytes;   /* of the entries in the table; read without the
+                           * lock */
 };
 
 /* A record may take at most this share of the budget: a cache that holds only
@@ -43,25 +47,54 @@ struct record_cache {
  */
 #define SHARE_MIN 4
 
+/* One mark for so many bytes of the budget: as many as there are entries of the
+ * smallest blocks, and four times as many as of 16 KiB, so that a block that is
+ * read again after four times what the cache holds is still known.
+ */
+#define BYTES_PER_MARK 4096
+#define MARKS_MAX ((size_t) 1 << 22)
+
+static int
+init_marks (struct record_cache *c)
+{
+  c->nr_marks = 1;
+  while (c->nr_marks < c->max / BYTES_PER_MARK && c->nr_marks < MARKS_MAX)
+    c->nr_marks *= 2;
+  c->marks = calloc (c->nr_marks, sizeof *c->marks);
+  return c->marks ? 0 : -1;
+}
+
 struct record_cache *
 record_cache_new (uint64_t budget_bytes)
 {
   struct record_cache *c = calloc (1, sizeof *c);
 
-  if (c == NULL || hashtable_init (&c->table) == -1) {
-    free (c);
-    return nbdedup_fail_null (ENOMEM, "no memory for the record cache");
-  }
+  if (c == NULL)
+    goto fail;
   c->max = budget_bytes;
+  if (init_marks (c) == -1 || hashtable_init (&c->table) == -1)
+    goto fail;
   lock_init (&c->lock);
   TAILQ_INIT (&c->lru);
   return c;
+
+fail:
+  if (c)
+    free (c->marks);
+  free (c);
+  return nbdedup_fail_null (ENOMEM, "no memory for the record cache");
+}
+
+static size_t
+size_with (size_t len)
+{
+  return sizeof (struct cached) + 16 + len;
 }
 
 static size_t
 size_of (const struct cached *e)
 {
-  return sizeof *e + 16 + e->len;
+  return size_with (e->len);
 }
 
 static void
@@ -108,6 +141,7 @@ record_cache_free (struct record_cache *c)
   put_dropped (&c->lru);
   hashtable_destroy (&c->table);
   lock_destroy (&c->lock);
+  free (c->marks);
   free (c);
 }
 
@@ -187,6 +221,19 @@ add (struct record_cache *c, struct cached *e, struct cached_list *dropped)
   TAILQ_INSERT_TAIL (&c->lru, e, lru);
   while (c->bytes > c->max)
     drop_locked (c, TAILQ_FIRST (&c->lru), dropped);
+}
+
+bool
+record_cache_admits (struct record_cache *c, uint64_t addr, size_t len)
+{
+  const uint64_t hash = mix (addr);
+  const unsigned mark = (unsigned) (hash >> 32) | 1; /* 0: no mark */
+  atomic_uint *slot = &c->marks[hash & (c->nr_marks - 1)];
+
+  if (len > c->max / SHARE_MIN)
+    return false;
+  return c->bytes + size_with (len) <= c->max ||
+    atomic_exchange (slot, mark) == mark;
 }
 
 void

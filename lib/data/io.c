@@ -588,7 +588,7 @@ nbdedup_volume_cache (struct nbdedup_volume *h, uint64_t len, uint64_t offset)
     return nbdedup_fail (ENOMEM, "no memory for a block");
   last = (offset + len - 1) / v->block_size;
   for (block = offset / v->block_size; block <= last; ++block)
-    if (read_block (v, block, buf, 0, v->block_size) == -1)
+    if (read_into_cache (v, block, buf) == -1)
       return -1;
   return 0;
 }

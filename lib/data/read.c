@@ -190,11 +190,27 @@ needs_reader (const struct pointer *ptr, uint32_t lsize, size_t len)
   return ptr->codec != CODEC_NONE || len < lsize;
 }
 
-/* 'keep': put the record into the cache, if it is not there. */
+/* What becomes of a record that the cache does not have. */
+enum keep {
+  KEEP_NOT,
+  KEEP_ADMITTED, /* it is up to the cache */
+  KEEP_ALWAYS,
+};
+
+static void
+keep_record (struct nbdedup_pool *pool, const struct pointer *ptr,
+             const uint8_t *data, uint32_t lsize, enum keep keep)
+{
+  if (keep == KEEP_ALWAYS ||
+      (keep == KEEP_ADMITTED &&
+       record_cache_admits (pool->records, ptr->addr, lsize)))
+    record_cache_put (pool->records, ptr->addr, ptr->cksum, data, lsize);
+}
+
 static int
 get_record (struct nbdedup_pool *pool, const struct pointer *ptr,
-            uint32_t lsize, void *buf, size_t offset, size_t len, bool keep,
-            bool *cached)
+            uint32_t lsize, void *buf, size_t offset, size_t len,
+            enum keep keep, bool *cached)
 {
   struct reader *r = NULL;
   uint8_t *out = buf;
@@ -218,8 +234,8 @@ get_record (struct nbdedup_pool *pool, const struct pointer *ptr,
   ret = read_stored (pool, ptr, lsize, r, out);
   if (ret == -1 && errno == EIO)
     ret = read_copy (pool, ptr, lsize, r, out);
-  if (ret == 0 && keep)
-    record_cache_put (pool->records, ptr->addr, ptr->cksum, out, lsize);
+  if (ret == 0)
+    keep_record (pool, ptr, out, lsize, keep);
   if (ret == 0 && out != buf)
     memcpy (buf, out + offset, len);
   if (r)
@@ -231,14 +247,14 @@ int
 read_record (struct nbdedup_pool *pool, const struct pointer *ptr,
              uint32_t lsize, void *buf, size_t offset, size_t len, bool *cached)
 {
-  return get_record (pool, ptr, lsize, buf, offset, len, true, cached);
+  return get_record (pool, ptr, lsize, buf, offset, len, KEEP_ADMITTED, cached);
 }
 
 int
 read_record_once (struct nbdedup_pool *pool, const struct pointer *ptr,
                   uint32_t lsize, void *buf, size_t offset, size_t len)
 {
-  return get_record (pool, ptr, lsize, buf, offset, len, false, NULL);
+  return get_record (pool, ptr, lsize, buf, offset, len, KEEP_NOT, NULL);
 }
 
 int
@@ -294,7 +310,8 @@ note_damage (struct volume *v, uint64_t block)
 
 static int
 get_of_block (struct volume *v, uint64_t block, const struct pointer *ptr,
-              void *buf, size_t offset, size_t len, bool keep, bool *cached)
+              void *buf, size_t offset, size_t len, enum keep keep,
+              bool *cached)
 {
   int r = get_record (v->pool, ptr, v->block_size, buf, offset, len, keep,
                       cached);
@@ -308,12 +325,12 @@ int
 read_of_block (struct volume *v, uint64_t block, const struct pointer *ptr,
                void *buf, size_t offset, size_t len, bool *cached)
 {
-  return get_of_block (v, block, ptr, buf, offset, len, true, cached);
+  return get_of_block (v, block, ptr, buf, offset, len, KEEP_ADMITTED, cached);
 }
 
 static int
 get_block (struct volume *v, uint64_t block, void *buf, size_t offset,
-           size_t len, bool keep)
+           size_t len, enum keep keep)
 {
   struct nbdedup_pool *pool = v->pool;
   unsigned ticket = quiesce_enter (&pool->quiesce);
@@ -339,11 +356,17 @@ int
 read_block (struct volume *v, uint64_t block, void *buf, size_t offset,
             size_t len)
 {
-  return get_block (v, block, buf, offset, len, true);
+  return get_block (v, block, buf, offset, len, KEEP_ADMITTED);
 }
 
 int
 read_replaced_block (struct volume *v, uint64_t block, void *buf)
 {
-  return get_block (v, block, buf, 0, v->block_size, false);
+  return get_block (v, block, buf, 0, v->block_size, KEEP_NOT);
+}
+
+int
+read_into_cache (struct volume *v, uint64_t block, void *buf)
+{
+  return get_block (v, block, buf, 0, v->block_size, KEEP_ALWAYS);
 }

@@ -55,6 +55,9 @@ extern int read_block (struct volume *v, uint64_t block, void *buf,
  */
 extern int read_replaced_block (struct volume *v, uint64_t block, void *buf);
 
+/* The same for a whole block that a client asked to have in the cache. */
+extern int read_into_cache (struct volume *v, uint64_t block, void *buf);
+
 /* Contexts of read_record, kept for the next call. */
 struct reader;
 extern void readers_free (struct nbdedup_pool *pool);

@@ -50,6 +50,35 @@ test_record_cache_keeps_its_budget (void)
   record_cache_free (c);
 }
 
+/* A full cache takes a record that is read again soon, and not one that is
+ * read once, however many there are.
+ */
+static void
+test_record_cache_lets_scans_pass (void)
+{
+  struct record_cache *c = record_cache_new (1 << 20);
+  static uint8_t buf[BLOCK];
+  unsigned i, nr = 0;
+
+  expect (c != NULL);
+  for (i = 1; record_cache_admits (c, i, sizeof buf); ++i)
+    record_cache_put (c, i, 0, buf, sizeof buf);
+  expect (i > 128);
+  expect (record_cache_admits (c, i, sizeof buf));
+  for (i = 1000; i < 2000; ++i)
+    nr += record_cache_admits (c, i, sizeof buf);
+  expect (nr == 0);
+  /* The latest marks are still there, and the oldest have been replaced. */
+  expect (record_cache_admits (c, 1999, sizeof buf));
+  for (i = 1000; i < 2000; ++i)
+    nr += record_cache_admits (c, i, sizeof buf);
+  expect (nr < 500);
+  /* No mark lets in what would take more than its share. */
+  expect (!record_cache_admits (c, 1, 1 << 19));
+  expect (!record_cache_admits (c, 1, 1 << 19));
+  record_cache_free (c);
+}
+
 /* A pointer with another checksum than the record at its address, such as one
  * from another pool's pool.db, gets nothing.
  */
@@ -161,6 +190,36 @@ test_record_cache_forgets (void)
   end ();
 }
 
+static bool
+is_block_cached (uint64_t block)
+{
+  return record_cache_has (pool->records, address_of (block));
+}
+
+/* In a full cache: a second read, or a CACHE request, brings a record in. */
+static void
+test_full_record_cache (void)
+{
+  const uint64_t foreign = UINT64_C (1) << 40;
+  static uint8_t buf[BLOCK];
+  uint64_t i;
+
+  start (1);
+  write_blocks (0, 2, 1);
+  settle ();
+  for (i = foreign; record_cache_admits (pool->records, i, BLOCK); ++i)
+    record_cache_put (pool->records, i, 0, buf, BLOCK);
+  expect_content (0, 1);
+  expect (!is_block_cached (0));
+  expect_content (0, 1);
+  expect (is_block_cached (0));
+  expect (!is_block_cached (1));
+  must (nbdedup_volume_cache (handle, BLOCK, BLOCK));
+  expect (is_block_cached (1));
+  expect_content (1, 2);
+  end ();
+}
+
 static void
 test_index_forgets (void)
 {
@@ -223,10 +282,12 @@ test_neighbours (void)
 
 static const struct engine_case cases[] = {
   CASE (record_cache_keeps_its_budget),
+  CASE (record_cache_lets_scans_pass),
   CASE (record_cache_compares_checksums),
   CASE (leaf_cache_follows_the_fold),
   CASE (leaf_cache_takes_nothing_old),
   CASE (record_cache_forgets),
+  CASE (full_record_cache),
   CASE (index_forgets),
   CASE (neighbours),
   { NULL, NULL },
