@@ -26,6 +26,9 @@
  */
 #define BUFFER_MAX (1u << 20)
 
+/* Try again after so many bytes more if the journal had no room. */
+#define RETRY_STEP (256u << 10)
+
 #define POINTERS_PER_ENTRY 1024
 
 /* The entries not yet written.  Records are in a buffer of their own, and come
@@ -60,6 +63,8 @@ struct txg_log {
   uint64_t cut_seq;    /* ... and with this batch */
   bool dropped;        /* the folding txg has entries that are not in
                                  * the journal */
+  size_t retry;        /* the journal had no room: try again when the buffer
+                                 * is this large; 0: it had */
   atomic_size_t bytes; /* written under the lock, read without */
 };
 
@@ -146,6 +151,7 @@ pending_remove_locked (struct txg_log *log, const struct place *end)
   if (end->maps > log->start.maps)
     remove_front (&p->maps, end->maps - log->start.maps);
   log->start = *end;
+  log->retry = 0;
   p->last_pointers = SIZE_MAX;
   p->record_bytes = 0;
   for (off = 0; off < p->records.len; off += JE_RECORD_LEN) {
@@ -325,16 +331,21 @@ append_all_locked (struct txg_log *log)
 static int
 added_locked (struct txg_log *log)
 {
-  const struct pending *p = &log->pending;
+  int r;
 
   update_bytes_locked (log);
   /* No entry in the journal may follow one that is missing there. */
-  if (p->records.len + p->maps.len < BUFFER_MAX || log->dropped)
+  if (log->bytes < BUFFER_MAX || log->bytes < log->retry || log->dropped)
     return 0;
   /* 1, no room: the buffer grows until the fold, within the budget that
-   * txg_throttle watches; but not beyond what one batch can hold.
+   * txg_throttle watches; but not beyond what one batch can hold.  A try costs
+   * a look at all entries, so one for each addition would cost more than all
+   * else.
    */
-  return append_all_locked (log) == -1 ? -1 : 0;
+  r = append_all_locked (log);
+  if (r == 1)
+    log->retry = log->bytes + RETRY_STEP;
+  return r == -1 ? -1 : 0;
 }
 
 int
@@ -568,6 +579,12 @@ txg_log_folded (struct txg_log *log)
   if (log->told < log->cut_seq)
     log->told = log->cut_seq;
   return dropped;
+}
+
+bool
+txg_log_waits_for_room (struct txg_log *log)
+{
+  return log->bytes >= BUFFER_MAX;
 }
 
 size_t

@@ -75,6 +75,9 @@ extern int txg_log_cut (struct txg_log *log, uint64_t *seq, uint64_t *position);
  */
 extern bool txg_log_folded (struct txg_log *log);
 
+/* The buffer is full, because the journal has no room for it until a fold. */
+extern bool txg_log_waits_for_room (struct txg_log *log);
+
 /* Memory held. */
 extern size_t txg_log_bytes (struct txg_log *log);
 

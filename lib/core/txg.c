@@ -231,11 +231,14 @@ kick (struct txg *t)
   pthread_cond_signal (&t->wake);
 }
 
+/* A small ring that is full grows only after a fold, too. */
 static bool
-journal_is_half_full (struct txg *t)
+journal_wants_fold (struct txg *t)
 {
   uint64_t live, ring;
 
+  if (txg_log_waits_for_room (t->log))
+    return true;
   journal_get_usage (t->parts.journal, &live, &ring);
   return live > ring / 2 && live > JOURNAL_MAX_BYTES / 4;
 }
@@ -272,7 +275,7 @@ txg_throttle (struct txg *t)
 {
   size_t bytes = txg_pending_bytes (t);
 
-  if (bytes > t->budget / 2 || journal_is_half_full (t) || holds_much_space (t))
+  if (bytes > t->budget / 2 || journal_wants_fold (t) || holds_much_space (t))
     kick (t);
   pace (t, bytes);
   if (bytes <= t->budget)

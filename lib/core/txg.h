@@ -15,7 +15,7 @@
  *          counts are not idempotent, so replay must know.
  *
  * One thread folds: when the txg is old or holds much memory, when the
- * journal is half full, or when a thread asks (txg_run).
+ * journal is half full or has no room, or when a thread asks (txg_run).
  *
  * After a failed fdatasync, or a fold that cannot be written, the txg is
  * failed: everything returns EIO until the pool is opened again, which

@@ -14,6 +14,7 @@
 #include <assert.h>
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 
@@ -58,6 +59,23 @@ fdatasync (int fd)
     synced_addr = addr;
   }
   return (int) syscall (SYS_fdatasync, fd);
+}
+
+/*----------------------------------------------------------------------
+ * Tries to write a batch
+ */
+
+/* The journal asks how large its file system is when it finds no room: at most
+ * twice for each batch.
+ */
+static unsigned asked;
+
+int
+fstatvfs (int fd, struct statvfs *fs)
+{
+  asked++;
+  assert (is_file (fd, "journal"));
+  return statvfs (".", fs);
 }
 
 /*----------------------------------------------------------------------*/
@@ -365,21 +383,54 @@ test_full_buffer (void)
   end ();
 }
 
+static void
+fill_journal (void)
+{
+  static uint8_t body[JOURNAL_BODY_MAX];
+  uint64_t seq;
+  size_t size;
+
+  for (size = JOURNAL_BODY_MAX; size >= 512; size /= 2)
+    while (journal_append (journal, &(struct iovec) { body, size }, 1,
+                           &(struct iovec) { NULL, 0 }, 0, &seq) == 0)
+      ;
+}
+
+/* The buffer is large and the journal has no room: the txg is told, and not
+ * every addition packs a batch, which takes time by the buffer's size.
+ */
+static void
+test_tries_are_few (void)
+{
+  uint64_t seq, before, position;
+
+  begin ();
+  fill_journal ();
+  assert (!txg_log_waits_for_room (txg_log));
+  asked = 0;
+  add (20000);
+  assert (txg_log_waits_for_room (txg_log));
+  assert (asked > 0 && asked <= 20);
+  journal_get_end (journal, &before, &position);
+  journal_trim (journal, before, position);
+  add (4000); /* it does try, and finds room */
+  journal_get_end (journal, &seq, &position);
+  assert (seq == before + 1);
+  assert (!txg_log_waits_for_room (txg_log));
+  assert (txg_log_flush (txg_log) == 0);
+  end ();
+}
+
 /* A cut finds no room in the journal.  Then only the folding transaction has
  * the entries, and the journal must not refer to them before it is durable.
  */
 static void
 test_no_room (void)
 {
-  static uint8_t body[JOURNAL_BODY_MAX];
-  uint64_t seq, position, before = 0;
-  size_t size;
+  uint64_t seq, position, before;
 
   begin ();
-  for (size = JOURNAL_BODY_MAX; size >= 512; size /= 2)
-    while (journal_append (journal, &(struct iovec) { body, size }, 1,
-                           &(struct iovec) { NULL, 0 }, 0, &before) == 0)
-      ;
+  fill_journal ();
   add (1);
   assert (txg_log_flush (txg_log) == 1);
   cut ();
@@ -410,6 +461,7 @@ main (void)
   test_flush_after_cut ();
   test_flush_after_fold ();
   test_full_buffer ();
+  test_tries_are_few ();
   test_no_room ();
   assert (chdir ("..") == 0);
   snprintf (cmd, sizeof cmd, "rm -rf %s", dir);

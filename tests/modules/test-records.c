@@ -5,9 +5,11 @@
 #include <config.h>
 
 #include <errno.h>
+#include <poll.h>
 
 #include "core/ddt.h"
 #include "core/map.h"
+#include "core/txg-int.h"
 #include "core/txg.h"
 #include "data/volume-types.h"
 #include "data/writeback.h"
@@ -294,6 +296,57 @@ test_commit_is_synced (void)
   end ();
 }
 
+/* Append batches without entries while there is room for 'max' more. */
+static unsigned
+append_empty_batches (unsigned max)
+{
+  uint64_t seq;
+  unsigned nr;
+
+  for (nr = 0; nr < max; ++nr)
+    if (journal_append (pool->journal, NULL, 0, &(struct iovec) { NULL, 0 }, 0,
+                        &seq) != 0)
+      break;
+  return nr;
+}
+
+/* A ring that has wrapped cannot grow, so it may be full while it is small.
+ * Then the buffer waits for a fold, and nothing else would begin one here.
+ */
+static void
+test_a_full_journal_begins_a_fold (void)
+{
+  uint64_t live, ring, seq, position, folds, i;
+  struct txg_load load;
+  unsigned ms;
+
+  start (1);
+  pool->txg->fold_interval_ms = UINT64_MAX / 2;
+  write_block (0, 1);
+  settle ();
+  journal_get_usage (pool->journal, &live, &ring);
+  append_empty_batches ((unsigned) (ring / 512 * 3 / 4));
+  journal_get_end (pool->journal, &seq, &position);
+  journal_trim (pool->journal, seq, position);
+  append_empty_batches ((unsigned) (2 * ring / 512));
+  journal_get_usage (pool->journal, &live, &ring);
+  expect (live > ring / 2 && live < JOURNAL_MAX_BYTES / 4);
+
+  txg_get_load (pool->txg, &load);
+  folds = load.folds;
+  for (i = 0; i < 8 * NR_BLOCKS; ++i) {
+    write_block (i * 7 % NR_BLOCKS, i + 2);
+    if (i % NR_BLOCKS == NR_BLOCKS - 1)
+      must (writeback_drain (pool->writeback, NULL));
+  }
+  for (ms = 0; load.folds == folds; ++ms) {
+    expect (ms < GIVE_UP_MS);
+    poll (NULL, 0, 1);
+    txg_get_load (pool->txg, &load);
+  }
+  end ();
+}
+
 static const struct engine_case cases[] = {
   CASE (equal_blocks_in_one_batch),
   CASE (overwriting_before_the_fold),
@@ -304,6 +357,7 @@ static const struct engine_case cases[] = {
   CASE (space_waits_for_readers),
   CASE (nothing_is_given_up_before_the_commit),
   CASE (commit_is_synced),
+  CASE (a_full_journal_begins_a_fold),
   { NULL, NULL },
 };
 
