@@ -248,7 +248,9 @@ def latency(page):
              "request in a hundred arrives while they have both: the kernel "
              "lets a thread finish its slice, 1.4 ms there, before it runs the "
              "connection's. A lower priority of these threads (nice 5 to 19, "
-             "SCHED_BATCH) does not change that.", "")
+             "SCHED_BATCH), other slices (0.1 to 100 ms) and fewer of them at "
+             "a time do not change that; SCHED_IDLE takes a quarter off, and "
+             "would let a busy guest stop all writes.", "")
     page.plot("latency", "latency at half of the rate", bars,
               "p99 at half of the rate, microseconds (logarithmic)",
               [(line, {which: f["half_latency_p99_us"] for which, f in
