@@ -232,8 +232,11 @@ record_cache_admits (struct record_cache *c, uint64_t addr, size_t len)
 
   if (len > c->max / SHARE_MIN)
     return false;
-  return c->bytes + size_with (len) <= c->max ||
-    atomic_exchange (slot, mark) == mark;
+  if (c->bytes + size_with (len) <= c->max ||
+      atomic_load_explicit (slot, memory_order_relaxed) == mark)
+    return true;
+  atomic_store_explicit (slot, mark, memory_order_relaxed);
+  return false;
 }
 
 void
@@ -287,6 +290,21 @@ record_cache_has (struct record_cache *c, uint64_t addr)
 {
   WITH_LOCK (&c->lock);
   return find_locked (c, addr) != NULL;
+}
+
+/* Under one lock: the processor waits for the entries of all at once, not for
+ * one after the other.
+ */
+unsigned
+record_cache_count_absent (struct record_cache *c, const uint64_t *addrs,
+                           unsigned nr)
+{
+  unsigned i = 0;
+
+  WITH_LOCK (&c->lock);
+  while (i < nr && find_locked (c, addrs[i]) == NULL)
+    i++;
+  return i;
 }
 
 size_t

@@ -51,6 +51,9 @@ extern bool record_cache_put_cold (struct record_cache *cache, uint64_t addr,
                                    uint64_t cksum, const void *data,
                                    size_t len);
 extern bool record_cache_has (struct record_cache *cache, uint64_t addr);
+/* How many of the first 'nr' addresses it does not have. */
+extern unsigned record_cache_count_absent (struct record_cache *cache,
+                                           const uint64_t *addrs, unsigned nr);
 /* The addresses of at most 'max' records, the latest used first: their
  * number.
  */

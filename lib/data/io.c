@@ -91,6 +91,50 @@ nbdedup_volume_is_readonly (struct nbdedup_volume *h)
  * Reading
  */
 
+/* How many of the first blocks the map has pointers to, without a newer version
+ * in memory.
+ */
+static unsigned
+count_stored (const uint8_t *states, uint64_t here, unsigned nr)
+{
+  unsigned i = 0;
+
+  while (i < nr && states[i] == MAP_POINTER && !(here >> i & 1))
+    i++;
+  return i;
+}
+
+struct found {
+  unsigned nr_hits, nr_misses;
+};
+
+/* Read the first of 'nr' stored blocks, or as many of them as lie side by side
+ * in the store if the client wants the first one whole; it wants the others
+ * whole.  '*n': the bytes of the first; becomes those read.  Returns the number
+ * of blocks, or -1.
+ */
+static int
+read_first (struct volume *v, uint64_t block, const struct pointer *ptrs,
+            size_t nr, uint8_t *buf, size_t offset, size_t *n,
+            struct found *found)
+{
+  unsigned run = 0;
+  bool cached;
+
+  if (nr > 1 && *n == v->block_size)
+    run = read_run (v->pool, ptrs, v->block_size, (unsigned) nr, buf);
+  if (run > 0) {
+    *n = (size_t) run * v->block_size;
+    found->nr_misses += run;
+    return (int) run;
+  }
+  if (read_of_block (v, block, ptrs, buf, offset, *n, &cached) == -1)
+    return -1;
+  found->nr_hits += cached;
+  found->nr_misses += !cached;
+  return 1;
+}
+
 /* Read blocks of one leaf: dirty blocks from memory, the rest by the map's
  * pointers.  The function asks for dirty blocks first and reads the map second:
  * a version installed between the two is in the first answer or in the second.
@@ -100,48 +144,48 @@ read_leaf (struct nbdedup_volume *h, uint64_t block, unsigned nr, uint8_t *buf,
            size_t offset, size_t len)
 {
   struct volume *v = h->volume;
-  struct nbdedup_pool *pool = v->pool;
-  unsigned nr_hits = 0, nr_misses = 0;
-  uint32_t size = v->block_size;
+  const uint32_t size = v->block_size;
   struct pointer ptrs[LEAF_BLOCKS];
   uint8_t states[LEAF_BLOCKS];
-  bool cached;
+  struct found found = { 0, 0 };
+  unsigned i, end = 0; /* where the stored blocks from 'i' on end */
+  size_t n, whole;
   uint64_t here;
-  size_t n;
-  unsigned i;
+  int step;
 
   assert (nr > 0 && nr <= LEAF_BLOCKS && offset < size);
   here = writeback_present (v, block, nr);
-  if (map_get (pool->map, v->layer, block, nr, states, ptrs) == -1)
+  if (map_get (v->pool->map, v->layer, block, nr, states, ptrs) == -1)
     return -1;
-  for (i = 0; i < nr; ++i, buf += n, len -= n, offset = 0) {
+  for (i = 0; i < nr; i += (unsigned) step, buf += n, len -= n, offset = 0) {
     n = size - offset < len ? size - offset : len;
+    step = 1;
     if (here >> i & 1) {
-      if (writeback_read (pool->writeback, v, block + i, buf, offset, n)) {
-        nr_hits++;
-        continue;
-      }
+      if (writeback_read (v->pool->writeback, v, block + i, buf, offset, n))
+        found.nr_hits++;
       /* It was installed meanwhile, so the map's answer may be older. */
-      if (read_block (v, block + i, buf, offset, n) == -1)
+      else if (read_block (v, block + i, buf, offset, n) == -1)
         return -1;
     }
     else if (states[i] == MAP_LOST)
       return read_lost (block + i);
     else if (states[i] != MAP_POINTER)
       memset (buf, 0, n);
-    else if (read_of_block (v, block + i, &ptrs[i], buf, offset, n, &cached) ==
-             -1)
-      return -1;
-    else if (cached)
-      nr_hits++;
-    else
-      nr_misses++;
+    else {
+      if (i >= end)
+        end = i + count_stored (states + i, here >> i, nr - i);
+      whole = end - i < len / size ? end - i : len / size;
+      step = read_first (v, block + i, ptrs + i, whole, buf, offset, &n,
+                         &found);
+      if (step == -1)
+        return -1;
+    }
   }
   assert (len == 0); /* the blocks cover the request */
-  if (nr_hits > 0)
-    io_count (&h->io->cache_hits, nr_hits);
-  if (nr_misses > 0)
-    io_count (&h->io->cache_misses, nr_misses);
+  if (found.nr_hits > 0)
+    io_count (&h->io->cache_hits, found.nr_hits);
+  if (found.nr_misses > 0)
+    io_count (&h->io->cache_misses, found.nr_misses);
   return 0;
 }
 

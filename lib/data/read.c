@@ -103,24 +103,29 @@ reader_put (struct nbdedup_pool *pool, struct reader *r)
   pool->readers = r;
 }
 
+static int
+check_stored (const struct pointer *ptr, const uint8_t *raw)
+{
+  if (XXH3_64bits (raw, ptr->psize) == ptr->cksum)
+    return 0;
+  return nbdedup_fail (EIO,
+                       "records: the record at sector %" PRIu64
+                       " is damaged: its checksum is wrong",
+                       ptr->addr);
+}
+
 /* 'r' may be NULL if needs_reader says so. */
 static int
 read_stored (struct nbdedup_pool *pool, const struct pointer *ptr,
              uint32_t lsize, struct reader *r, uint8_t *out)
 {
   uint8_t *raw = ptr->codec == CODEC_NONE ? out : r->raw;
-  uint64_t cksum;
 
   assert (r != NULL || ptr->codec == CODEC_NONE);
   assert (ptr->psize <= lsize); /* so the buffers are large enough */
-  if (store_read (pool->store, ptr->addr, raw, ptr->psize) == -1)
+  if (store_read (pool->store, ptr->addr, raw, ptr->psize) == -1 ||
+      check_stored (ptr, raw) == -1)
     return -1;
-  cksum = XXH3_64bits (raw, ptr->psize);
-  if (cksum != ptr->cksum)
-    return nbdedup_fail (EIO,
-                         "records: the record at sector %" PRIu64
-                         " is damaged: its checksum is wrong",
-                         ptr->addr);
   if (ptr->codec == CODEC_NONE)
     return 0;
   return codec_decompress (r->codec, ptr->codec, raw, ptr->psize, out, lsize);
@@ -326,6 +331,109 @@ read_of_block (struct volume *v, uint64_t block, const struct pointer *ptr,
                void *buf, size_t offset, size_t len, bool *cached)
 {
   return get_of_block (v, block, ptr, buf, offset, len, KEEP_ADMITTED, cached);
+}
+
+/* The longest run.  The pool keeps a buffer of this size for each thread, and
+ * the run's bytes are still in the processor's cache when their checksums are
+ * computed.
+ */
+#define RUN_BYTES_MAX (UINT32_C (128) << 10)
+
+struct run {
+  const struct pointer *ptrs;
+  uint32_t lsize, sector;
+  unsigned nr;
+  bool as_stored; /* no record is compressed */
+};
+
+/* The leading records that lie side by side in the store and not in the cache.
+ */
+static struct run
+find_run (struct nbdedup_pool *pool, const struct pointer *ptrs, uint32_t lsize,
+          unsigned nr)
+{
+  struct run run = { ptrs, lsize, pool->sector_bytes, 0, true };
+  uint64_t addrs[RUN_BYTES_MAX / BLOCK_SIZE_MIN], addr = ptrs[0].addr;
+  unsigned i;
+
+  if (nr > RUN_BYTES_MAX / lsize)
+    nr = RUN_BYTES_MAX / lsize;
+  for (i = 0; i < nr && ptrs[i].addr == addr; ++i) {
+    addrs[i] = addr;
+    addr += sectors_of (ptrs[i].psize, run.sector);
+  }
+  if (i < 2)
+    return run;
+  nr = record_cache_count_absent (pool->records, addrs, i);
+  for (; run.nr < nr; run.nr++)
+    run.as_stored &= ptrs[run.nr].codec == CODEC_NONE;
+  return run;
+}
+
+/* From the start of the first record to the end of record 'last'. */
+static size_t
+run_bytes (const struct run *run, unsigned last)
+{
+  return (size_t) (run->ptrs[last].addr - run->ptrs[0].addr) * run->sector +
+    run->ptrs[last].psize;
+}
+
+/* Check and unpack what was read.  Returns how many records are good. */
+static unsigned
+unpack_run (struct nbdedup_pool *pool, const struct run *run, struct reader *r,
+            const uint8_t *raw, uint8_t *out)
+{
+  const struct pointer *p;
+  const uint8_t *in;
+  unsigned i;
+
+  for (i = 0; i < run->nr; ++i, out += run->lsize) {
+    p = &run->ptrs[i];
+    in = raw + (size_t) (p->addr - run->ptrs[0].addr) * run->sector;
+    if (check_stored (p, in) == -1)
+      break;
+    if (p->codec != CODEC_NONE) {
+      assert (r != NULL); /* read_run took one */
+      if (codec_decompress (r->codec, p->codec, in, p->psize, out,
+                            run->lsize) == -1)
+        break;
+    }
+    else if (in != out)
+      memcpy (out, in, run->lsize);
+    keep_record (pool, p, out, run->lsize, KEEP_ADMITTED);
+  }
+  return i;
+}
+
+/* In a pool that is open read-only, the store finds the journal's records,
+ * which the file may lack, only by their own addresses.  Those behind the first
+ * fail the check here, and the caller reads each alone.
+ */
+unsigned
+read_run (struct nbdedup_pool *pool, const struct pointer *ptrs, uint32_t lsize,
+          unsigned nr, uint8_t *buf)
+{
+  const struct run run = find_run (pool, ptrs, lsize, nr);
+  struct reader *r = NULL;
+  uint8_t *raw = buf;
+  unsigned good = 0;
+  size_t bytes;
+
+  if (run.nr < 2)
+    return 0;
+  bytes = run_bytes (&run, run.nr - 1);
+  if (!run.as_stored) {
+    r = reader_get (pool, RUN_BYTES_MAX);
+    if (r == NULL)
+      return 0;
+    raw = r->raw;
+  }
+  assert (bytes <= RUN_BYTES_MAX && bytes <= (size_t) run.nr * lsize);
+  if (store_read (pool->store, ptrs[0].addr, raw, bytes) == 0)
+    good = unpack_run (pool, &run, r, raw, buf);
+  if (r)
+    reader_put (pool, r);
+  return good;
 }
 
 static int

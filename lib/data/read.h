@@ -27,6 +27,15 @@ extern int read_record_once (struct nbdedup_pool *pool,
                              const struct pointer *ptr, uint32_t lsize,
                              void *buf, size_t offset, size_t len);
 
+/* Read records of 'lsize' bytes, which the client wants whole and one after the
+ * other, with one read of the store: as many of the first as lie side by side
+ * there and are good, if the cache has none of them.  Inside quiesce, as
+ * read_record.  Returns how many; 0 also if a record is alone or damaged: the
+ * caller reads that with read_of_block, which reports errors and tries copies.
+ */
+extern unsigned read_run (struct nbdedup_pool *pool, const struct pointer *ptrs,
+                          uint32_t lsize, unsigned nr, uint8_t *buf);
+
 /* Read a record that no client has asked for into the record cache, as the
  * first to be dropped, inside quiesce like read_record.  1; 0: the cache has no
  * room; -1.

@@ -80,6 +80,8 @@ extern atomic_uint fail_syncs, sync_ms;
 extern void (*_Atomic at_sync_of_records) (void);
 /* The number of reads of "records" that fail next, except in its header. */
 extern atomic_uint fail_reads;
+/* The number of reads of "records", except of its header. */
+extern atomic_uint reads_records;
 
 /* Run 'fn' in a child process that opens the pool and crashes after 'fn'.
  * Returns the value of 'fn'.  The pool must be closed in this process, which
