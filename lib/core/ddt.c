@@ -313,7 +313,8 @@ find_entry_locked (struct ddt *ddt, const struct digest *digest, uint32_t lsize,
   assert_held (&ddt->lock);
   for (l = hashtable_chain (&ddt->by_digest, hash); l; l = l->next) {
     e = hashtable_entry (l, struct ddt_entry, link);
-    if (memcmp (&e->record.digest, digest, sizeof *digest) == 0 &&
+    if (l->hash == hash && /* first: the digest is in another cache line */
+        memcmp (&e->record.digest, digest, sizeof *digest) == 0 &&
         e->record.lsize == lsize && e->record.domain == domain)
       return e;
   }

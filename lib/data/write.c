@@ -4,7 +4,8 @@
  *
  *  1. outside of txgs and locks: test each block for zeroes; hash it.
  *  2. inside a txg: look it up in the DDT.  A duplicate takes a reference.
- *  3. compress, place and write the rest, neighbours in one write.
+ *  3. compress, place and write the rest, neighbours in one write; what does
+ *     not compress is written from where it is.
  *  4. log each new record, then make it visible (ddt_insert).
  *  5. install the pointers, under the volume's install lock, unless a hole came
  *     in between.
@@ -18,6 +19,7 @@
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/uio.h>
 #include <xxhash.h>
 
 #include "base/backoff.h"
@@ -47,7 +49,7 @@ struct item {
   struct pointer ptr;
   struct record record;  /* NEW */
   unsigned same_as;      /* SAME_AS_NEW: index of the NEW one */
-  const uint8_t *stored; /* NEW: where it was staged */
+  const uint8_t *stored; /* NEW: staged, or the block itself */
 };
 
 struct worker {
@@ -55,8 +57,8 @@ struct worker {
   struct nbdedup_pool *pool;
   struct hasher *hasher;   /* owned */
   struct codec_ctx *codec; /* owned */
-  uint8_t *staging;        /* owned; records of one batch, in order */
-  uint8_t *compare;        /* owned; verify: the record on disk */
+  uint8_t *staging; /* owned; compressed records of one batch, in order */
+  uint8_t *compare; /* owned; verify: the record on disk */
   struct item items[BATCH_BLOCKS];
 };
 
@@ -204,8 +206,8 @@ deduplicate (struct worker *w, const struct dirty_batch *b)
     notes_add_over_quota (pool->notes, missed, (uint64_t) missed * size);
 }
 
-/* Stage the stored form of a block at 'out': whole sectors, padded with
- * zeroes.
+/* Make the stored form of a block.  A compressed one goes to 'out': whole
+ * sectors, padded with zeroes.  Returns its sectors.
  */
 static uint32_t
 stage (struct worker *w, const struct dirty_batch *b, unsigned i, uint8_t *out)
@@ -217,39 +219,50 @@ stage (struct worker *w, const struct dirty_batch *b, unsigned i, uint8_t *out)
   int codec;
 
   it->record.ptr.psize = (uint32_t) codec_store (w->codec, &b->compression,
-                                                 sector, buf, size, out,
-                                                 &codec);
+                                                 sector, buf, size, out, &codec,
+                                                 &it->stored);
   it->record.ptr.codec = (uint8_t) codec;
   nr = sectors_of (it->record.ptr.psize, sector);
   assert (nr > 0 && it->record.ptr.psize <= size);
-  memset (out + it->record.ptr.psize, 0,
-          (size_t) nr * sector - it->record.ptr.psize);
-  it->record.ptr.cksum = XXH3_64bits (out, it->record.ptr.psize);
+  if (it->stored == out)
+    memset (out + it->record.ptr.psize, 0,
+            (size_t) nr * sector - it->record.ptr.psize);
+  it->record.ptr.cksum = XXH3_64bits (it->stored, it->record.ptr.psize);
   it->record.lsize = size;
   it->record.digest = it->digest;
   it->record.domain = b->domain;
   it->record.refcount = 0;
-  it->stored = out;
   return nr;
 }
 
-/* Write runs of records that are neighbours in the store as one. */
+/* Write runs of records that are neighbours in the store as one.  'index': the
+ * item of each.
+ */
 static int
-write_runs (struct worker *w, unsigned nr, const uint32_t *nr_sectors,
-            const struct placement *place)
+write_runs (struct worker *w, unsigned nr, const unsigned *index,
+            const uint32_t *nr_sectors, const struct placement *place)
 {
-  uint32_t sector = w->pool->sector_bytes, run;
-  const uint8_t *p = w->staging;
-  unsigned i, j;
+  const uint32_t sector = w->pool->sector_bytes;
+  struct iovec iov[BATCH_BLOCKS], *last;
+  unsigned i, j, nr_iov;
+  uint8_t *stored;
+  uint32_t run;
 
   for (i = 0; i < nr; i = j) {
     run = 0;
-    for (j = i; j < nr && place[j].addr == place[i].addr + run; ++j)
+    nr_iov = 0;
+    for (j = i; j < nr && place[j].addr == place[i].addr + run; ++j) {
+      stored = (uint8_t *) w->items[index[j]].stored; /* only read */
+      last = nr_iov ? &iov[nr_iov - 1] : NULL;
+      if (last && (uint8_t *) last->iov_base + last->iov_len == stored)
+        last->iov_len += (size_t) nr_sectors[j] * sector;
+      else
+        iov[nr_iov++] = (struct iovec) { stored,
+                                         (size_t) nr_sectors[j] * sector };
       run += nr_sectors[j];
-    if (store_write (w->pool->store, place[i].addr, p, (size_t) run * sector) ==
-        -1)
+    }
+    if (store_writev (w->pool->store, place[i].addr, iov, (int) nr_iov) == -1)
       return -1;
-    p += (size_t) run * sector;
   }
   return 0;
 }
@@ -269,7 +282,8 @@ store_new (struct worker *w, const struct dirty_batch *b)
       continue;
     index[nr] = i;
     nr_sectors[nr] = stage (w, b, i, out);
-    out += (size_t) nr_sectors[nr] * pool->sector_bytes;
+    if (w->items[i].stored == out)
+      out += (size_t) nr_sectors[nr] * pool->sector_bytes;
     nr++;
   }
   assert ((size_t) (out - w->staging) <=
@@ -277,7 +291,7 @@ store_new (struct worker *w, const struct dirty_batch *b)
   if (nr == 0)
     return 0;
   if (space_alloc (pool->space, nr, nr_sectors, place) == -1 ||
-      write_runs (w, nr, nr_sectors, place) == -1)
+      write_runs (w, nr, index, nr_sectors, place) == -1)
     return -1;
   for (i = 0; i < nr; ++i) {
     it = &w->items[index[i]];

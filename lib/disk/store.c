@@ -495,26 +495,49 @@ is_full (int err)
   return err == ENOSPC || err == EDQUOT || err == EFBIG;
 }
 
-int
-store_write (struct store *store, uint64_t addr, const void *buf, size_t len)
+static int
+begin_write (struct store *store, uint64_t addr, size_t len, uint64_t *offset)
 {
-  uint64_t offset = 0;
-
-  assert (len % store->header.sector_bytes == 0);
-  assert (len > 0);
-  if (get_offset (store, addr, len, &offset) == -1)
+  assert (len > 0 && len % store->header.sector_bytes == 0);
+  if (get_offset (store, addr, len, offset) == -1)
     return -1;
-  if (offset < STORE_HEADER_BYTES)
+  if (*offset < STORE_HEADER_BYTES)
     return nbdedup_fail (EIO, "%s: sector %" PRIu64 " belongs to the header",
                          store->path, addr);
-  if (store->overlay)
-    return overlay_put (store->overlay, addr, buf, len);
-  if (full_pwrite (store->fd, buf, len, offset) == -1)
+  return 0;
+}
+
+int
+store_writev (struct store *store, uint64_t addr, struct iovec *iov, int nr_iov)
+{
+  uint64_t offset = 0;
+  size_t len = 0;
+  int i;
+
+  assert (store->overlay == NULL);
+  for (i = 0; i < nr_iov; ++i)
+    len += iov[i].iov_len;
+  if (begin_write (store, addr, len, &offset) == -1)
+    return -1;
+  if (full_pwritev (store->fd, iov, nr_iov, offset) == -1)
     return nbdedup_fail (is_full (errno) ? ENOSPC : EIO,
                          "%s: writing %zu bytes at sector %" PRIu64 ": %s",
                          store->path, len, addr, strerror (errno));
   atomic_fetch_add_explicit (&store->written_bytes, len, memory_order_relaxed);
   return 0;
+}
+
+int
+store_write (struct store *store, uint64_t addr, const void *buf, size_t len)
+{
+  struct iovec iov = { (void *) buf, len }; /* only read */
+  uint64_t offset = 0;
+
+  if (store->overlay == NULL)
+    return store_writev (store, addr, &iov, 1);
+  if (begin_write (store, addr, len, &offset) == -1)
+    return -1;
+  return overlay_put (store->overlay, addr, buf, len);
 }
 
 void

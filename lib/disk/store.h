@@ -16,6 +16,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/uio.h>
 
 #include "base/geometry.h"
 #include "format/hash.h"
@@ -68,6 +69,9 @@ extern int
 store_read (struct store *store, uint64_t addr, void *buf, size_t len);
 extern int
 store_write (struct store *store, uint64_t addr, const void *buf, size_t len);
+/* The same from several places, which the function modifies; not read-only. */
+extern int store_writev (struct store *store, uint64_t addr, struct iovec *iov,
+                         int nr_iov);
 
 /* The same read, but up to the end of the file: returns the number of bytes
  * read.

@@ -282,7 +282,8 @@ try_item (struct again *g, struct trial *t, const struct stored_item *item,
       -1)
     return errno == EIO ? 0 : -1; /* damaged: it stays as it is */
   new = sectors_of ((uint32_t) codec_store (t->codec, today, g->v->sector_bytes,
-                                            t->in, item->lsize, t->out, &codec),
+                                            t->in, item->lsize, t->out, &codec,
+                                            NULL),
                     g->v->sector_bytes);
   part->tried_sectors += now;
   if (new < now || codec == today->codec)

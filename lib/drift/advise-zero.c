@@ -274,7 +274,7 @@ add_cost (struct zeroes *z, unsigned set, uint64_t clone, const uint8_t *buf)
                                                      &name->compression,
                                                      z->v->sector_bytes, buf,
                                                      z->block_size, z->stored,
-                                                     &codec),
+                                                     &codec, NULL),
                              z->v->sector_bytes);
   return sorter_add (z->costs, &item);
 }

@@ -366,15 +366,15 @@ decompress_zstd (struct codec_ctx *ctx, const void *src, size_t src_len,
 size_t
 codec_store (struct codec_ctx *ctx, const struct compression *c,
              uint32_t sector_bytes, const void *src, size_t src_len, void *dst,
-             int *codec)
+             int *codec, const uint8_t **stored)
 {
   size_t n = 0;
 
   if (c->codec != CODEC_NONE && src_len > sector_bytes)
     n = codec_compress (ctx, c, src, src_len, dst, src_len - sector_bytes);
   *codec = n ? c->codec : CODEC_NONE;
-  if (n == 0)
-    memcpy (dst, src, src_len);
+  if (stored)
+    *stored = n ? dst : src;
   return n ? n : src_len;
 }
 

@@ -50,13 +50,15 @@ extern size_t codec_compress (struct codec_ctx *ctx,
                               const struct compression *c, const void *src,
                               size_t src_len, void *dst, size_t dst_len);
 
-/* The stored form of a block, in 'dst', which has room for 'src_len' bytes:
- * compressed if that saves a sector, else as it is.  Returns its bytes, and the
- * codec in '*codec'.
+/* The stored form of a block: compressed in 'dst', which has room for 'src_len'
+ * bytes, if that saves a sector; else the block itself.  Returns the number of
+ * bytes, the codec in '*codec', and where the bytes are in '*stored', which may
+ * be NULL.
  */
 extern size_t codec_store (struct codec_ctx *ctx, const struct compression *c,
                            uint32_t sector_bytes, const void *src,
-                           size_t src_len, void *dst, int *codec);
+                           size_t src_len, void *dst, int *codec,
+                           const uint8_t **stored);
 
 /* Decompress to exactly 'dst_len' bytes.  Accepts any input: -1 (EIO) if it is
  * not the compressed form of that many bytes.

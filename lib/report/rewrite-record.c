@@ -330,7 +330,7 @@ verify_form (struct rewrite *w, const struct record *r,
 static int
 make_form (struct rewrite *w, const struct record *r, struct pointer *new)
 {
-  const uint8_t *content = NULL;
+  const uint8_t *content = NULL, *stored;
   int codec, ret = read_record_content (w, r, &content);
 
   if (ret != 1)
@@ -338,8 +338,10 @@ make_form (struct rewrite *w, const struct record *r, struct pointer *new)
   assert (content != NULL);
   new->psize = (uint32_t) codec_store (w->v.codec, &w->compression,
                                        w->pool->sector_bytes, content, r->lsize,
-                                       w->v.out, &codec);
+                                       w->v.out, &codec, &stored);
   assert (new->psize > 0 && new->psize <= r->lsize);
+  if (stored != w->v.out)
+    memcpy (w->v.out, stored, new->psize);
   new->codec = (uint8_t) codec;
   new->cksum = XXH3_64bits (w->v.out, new->psize);
   if (!is_better (w, r, new))
