@@ -398,6 +398,7 @@ void
 je_holes_pack (uint64_t layer, uint64_t block, uint64_t count,
                uint8_t buf[JE_HOLES_LEN])
 {
+  assert (count <= JE_HOLES_MAX);
   je_head (JE_HOLES, 0, 0, JE_HOLES_LEN, buf);
   put_le64 (buf + 8, layer);
   put_le64 (buf + 16, block);
@@ -444,6 +445,19 @@ je_unpack_record (const uint8_t *buf, uint32_t len, struct journal_entry *e)
   return 0;
 }
 
+static int
+check_blocks (const struct journal_entry *e)
+{
+  const uint64_t max = VOLUME_SIZE_MAX / BLOCK_SIZE_MIN;
+
+  if (e->count <= JE_HOLES_MAX && e->block <= max - e->count)
+    return 0;
+  return nbdedup_fail (EIO,
+                       "journal: an entry has %" PRIu64
+                       " blocks from block %" PRIu64 " on",
+                       e->count, e->block);
+}
+
 int64_t
 je_unpack (const uint8_t *buf, size_t len, struct journal_entry *e)
 {
@@ -464,7 +478,7 @@ je_unpack (const uint8_t *buf, size_t len, struct journal_entry *e)
     e->layer = get_le64 (buf + 8);
     e->block = get_le64 (buf + 16);
     e->pointers = buf + JE_POINTERS_LEN;
-    return n;
+    return check_blocks (e) == -1 ? -1 : (int64_t) n;
   case JE_HOLES:
   case JE_LOST:
     if (n < JE_HOLES_LEN)
@@ -472,7 +486,7 @@ je_unpack (const uint8_t *buf, size_t len, struct journal_entry *e)
     e->layer = get_le64 (buf + 8);
     e->block = get_le64 (buf + 16);
     e->count = get_le64 (buf + 24);
-    return n;
+    return check_blocks (e) == -1 ? -1 : (int64_t) n;
   default:
     return nbdedup_fail (EIO, "journal: entry of unknown type %u", e->type);
   }

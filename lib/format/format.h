@@ -40,6 +40,8 @@
 
 #define BLOCK_SIZE_MIN 4096u
 #define BLOCK_SIZE_MAX (1u << 20)
+/* Room to spare below what off_t and SQLite's integers hold. */
+#define VOLUME_SIZE_MAX (UINT64_C (1) << 62)
 #define SECTOR_MIN 512u
 #define SECTOR_MAX 8192u
 
@@ -313,6 +315,11 @@ enum { JE_RECORD = 1, JE_POINTERS = 2, JE_HOLES = 3, JE_LOST = 4 };
 #define JE_POINTERS_LEN 24
 #define JE_HOLES_LEN 32 /* and of JE_LOST */
 
+/* No entry has a larger count, because a replay takes time and memory for each
+ * leaf of it.
+ */
+#define JE_HOLES_MAX (UINT64_C (1) << 20)
+
 struct journal_entry {
   uint8_t type;
   /* JE_RECORD */
@@ -332,7 +339,9 @@ extern void je_holes_pack (uint64_t layer, uint64_t block, uint64_t count,
                            uint8_t buf[JE_HOLES_LEN]);
 extern void je_lost_pack (uint64_t layer, uint64_t block, uint64_t count,
                           uint8_t buf[JE_HOLES_LEN]);
-/* Unpack the entry at the front.  Returns the bytes used, or -1 (EIO). */
+/* Unpack the entry at the front.  Returns the bytes used, or -1 (EIO): 'count'
+ * blocks from 'block' on exist in some volume.
+ */
 extern int64_t
 je_unpack (const uint8_t *buf, size_t len, struct journal_entry *e);
 

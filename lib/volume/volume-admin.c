@@ -27,9 +27,6 @@
 #include "volume/volume-layers.h"
 #include "volume/volume.h"
 
-/* 2^62: room to spare below what off_t and SQLite's integers hold. */
-#define VOLUME_SIZE_MAX (UINT64_C (1) << 62)
-
 const char *const volume_properties[] = {
   "block-size", "compress", "dedup", "domain", "allow", ALERT_UNIQUE, NULL,
 };

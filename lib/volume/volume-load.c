@@ -416,6 +416,17 @@ compare_ids (const void *a, const void *b)
   return x->id < y->id ? -1 : x->id > y->id;
 }
 
+/* Does the line of origins from 's' on lead to 'v'?  Those that are set so far
+ * form no circle, because set_origins asks before it sets one.
+ */
+static bool
+leads_to (const struct volume *s, const struct volume *v)
+{
+  while (s && s != v)
+    s = s->origin;
+  return s != NULL;
+}
+
 static int
 set_origins (struct load *ld)
 {
@@ -435,6 +446,13 @@ set_origins (struct load *ld)
                    "snapshot %" PRIu64 ", the origin of a clone, is "
                    "missing",
                    key.id) == -1)
+        return -1;
+      continue;
+    }
+    /* A snapshot's origin is older than the snapshot. */
+    if (leads_to (*found, ld->links[i].v)) {
+      if (damaged (ld, "snapshot %" PRIu64 " is its own origin",
+                   ld->links[i].v->id) == -1)
         return -1;
       continue;
     }

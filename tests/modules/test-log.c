@@ -18,6 +18,7 @@
 #include <sys/syscall.h>
 #include <sys/uio.h>
 
+#include "base/bytes.h"
 #include "base/error.h"
 #include "core/txg-log.h"
 #include "disk/store.h"
@@ -447,6 +448,41 @@ test_no_room (void)
   end ();
 }
 
+/* Whether an entry of so many blocks is accepted, and no byte more is read. */
+static bool
+accepts_holes (bool lost, uint64_t block, uint64_t count)
+{
+  uint8_t buf[JE_HOLES_LEN];
+  struct journal_entry e;
+
+  (lost ? je_lost_pack : je_holes_pack) (1, block, 0, buf);
+  put_le64 (buf + 24, count);
+  return je_unpack (buf, sizeof buf, &e) == (int64_t) sizeof buf;
+}
+
+/* A replay of these would take years, or leave the map's range. */
+static void
+test_impossible_blocks (void)
+{
+  const uint64_t end = VOLUME_SIZE_MAX / BLOCK_SIZE_MIN;
+  uint8_t buf[JE_POINTERS_LEN + POINTER_LEN] = { 0 };
+  struct journal_entry e;
+  int lost;
+
+  for (lost = 0; lost < 2; ++lost) {
+    assert (accepts_holes (lost, 0, JE_HOLES_MAX));
+    assert (accepts_holes (lost, end - JE_HOLES_MAX, JE_HOLES_MAX));
+    assert (!accepts_holes (lost, 0, JE_HOLES_MAX + 1));
+    assert (!accepts_holes (lost, end - JE_HOLES_MAX + 1, JE_HOLES_MAX));
+    assert (!accepts_holes (lost, UINT64_MAX, JE_HOLES_MAX));
+    assert (!accepts_holes (lost, 0, UINT64_MAX));
+  }
+  je_pointers_pack (1, end - 1, 1, buf);
+  assert (je_unpack (buf, sizeof buf, &e) == (int64_t) sizeof buf);
+  je_pointers_pack (1, end, 1, buf);
+  assert (je_unpack (buf, sizeof buf, &e) == -1);
+}
+
 int
 main (void)
 {
@@ -463,6 +499,7 @@ main (void)
   test_full_buffer ();
   test_tries_are_few ();
   test_no_room ();
+  test_impossible_blocks ();
   assert (chdir ("..") == 0);
   snprintf (cmd, sizeof cmd, "rm -rf %s", dir);
   assert (system (cmd) == 0);
