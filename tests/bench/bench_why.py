@@ -77,8 +77,9 @@ WHY = (
      "read as they are. With nbdkit before 1.34 the requests of a connection "
      "also run one after the other."),
     ("seqread-*", "*",
-     "Each block is looked up, verified and copied by itself; a plain file, "
-     "and clusters of qcow2, are one read for the whole request."),
+     "Each block is looked up, and its bytes are summed up with XXH3 before "
+     "they are sent; a plain file, and clusters of qcow2, are only copied. "
+     "Blocks that do not lie side by side are one read each."),
     ("*", "qcow2*",
      "qcow2 writes its clusters as they come: it neither hashes nor "
      "compresses, and stores every duplicate again."),
