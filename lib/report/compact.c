@@ -26,6 +26,8 @@
 
 /* A batch takes at most this part of the free space. */
 #define FREE_PART 8
+/* The smallest batch that is tried when space is short. */
+#define BATCH_BYTES_MIN (UINT64_C (64) << 10)
 /* While others hold the moves back, or the WAL cannot be restarted. */
 #define HELD_MS 50
 
@@ -164,8 +166,8 @@ fill_batch (struct copying *c, uint64_t max_bytes)
   return copy_all (c);
 }
 
-int
-compact_begin (struct nbdedup_pool *pool, uint64_t max_bytes)
+static int
+begin_batch (struct nbdedup_pool *pool, uint64_t max_bytes)
 {
   struct copying c = { .pool = pool };
   int r = fill_batch (&c, max_bytes), err = errno;
@@ -180,15 +182,39 @@ compact_begin (struct nbdedup_pool *pool, uint64_t max_bytes)
   return r;
 }
 
+/* A file system that is almost full has no room for the pages that a large
+ * batch may change.  A smaller one empties the segments with the fewest
+ * records, and so makes room for the next.
+ */
+int
+compact_begin (struct nbdedup_pool *pool, uint64_t max_bytes)
+{
+  int r;
+
+  do
+    r = begin_batch (pool, max_bytes);
+  while (r == -1 && errno == ENOSPC && (max_bytes /= 2) >= BATCH_BYTES_MIN);
+  return r;
+}
+
+/* Records move to free sectors of other segments first, and those are most of
+ * the room in a file system that "records" fills.
+ */
 uint64_t
 compact_bytes (struct nbdedup_pool *pool, uint64_t most)
 {
   struct capacity cap;
+  struct space_info info;
+  uint64_t room;
 
   if (capacity_used (pool, &cap) == -1)
     return 0;
-  if (most > cap.free_bytes / FREE_PART)
-    most = cap.free_bytes / FREE_PART;
+  space_get_info (pool->space, &info);
+  room = cap.free_bytes;
+  if (info.free_bytes > info.reserved_bytes)
+    room += info.free_bytes - info.reserved_bytes;
+  if (most > room / FREE_PART)
+    most = room / FREE_PART;
   return most < SEGMENT_BYTES ? 0 : most;
 }
 

@@ -101,7 +101,7 @@ rewrites ()
 
 nbdcopy_to ()
 {
-    if [ -S "$pool/control.sock" ]; then
+    if [ ${#servers[@]} != 0 ]; then
         nbdcopy --flush "$2" "$(uri_of "$1")"
     else
         serve "$pool"

@@ -50,6 +50,10 @@ load fault
     on_small_disk 90M status_when_full 4K
 }
 
+@test "a full file system whose records are sparse has room again" {
+    on_small_disk 330M sparse_when_full 16K 6M
+}
+
 @test "drift samples take nothing of a full pool's reserve" {
     need jq --version
     on_small_disk 64M samples_when_full

@@ -449,6 +449,48 @@ status_when_full ()
     status_is 0 '.space.full == false'
 }
 
+# records_are_dense PERCENT MIB
+records_are_dense ()
+{
+    local stored
+
+    stored=$(pool_stat stored_bytes)
+    (($(pool_stat file_bytes) <= stored * $1 / 100 + ($2 << 20)))
+}
+
+# The file system has little room, and half of "records" is free, in segments that
+# all have records: the server moves them together.
+sparse_when_full ()
+{
+    local data="$BATS_TEST_TMPDIR/data"
+
+    nbdedup init "$pool" --compress none --block-size "$1"
+    nbdedup create v 240M
+    serve "$pool" commit-interval=0.2
+    random_data 240M 1 >"$data"
+    nbdcopy --flush "$data" "$(uri_of v)"
+    dd if=/dev/zero of="$small/other" bs=4K status=none 2>/dev/null || :
+    truncate -s "-$2" "$small/other"
+    assert_num "$(free_kib) < 32 * 1024"
+    python3 - "$data" >"$BATS_TEST_TMPDIR/holes" <<'END'
+import os, sys
+with open (sys.argv[1], "r+b") as image:
+    size = os.fstat (image.fileno ()).st_size
+    for offset in range (65536, size, 131072):
+        image.seek (offset)
+        image.write (bytes (65536))
+        print (f"discard -q {offset} 64k")
+print ("flush")
+END
+    qemu-io -f raw --discard=unmap "$(uri_of v)" <"$BATS_TEST_TMPDIR/holes" \
+            >/dev/null
+    wait_for 30 records_are_dense 115 64 ||
+        fail "$(nbdedup stat; df -k "$small"; cat "$server_log")"
+    nbdcopy "$(uri_of v)" - | cmp - "$data"
+    stop
+    nbdedup check
+}
+
 # events FILTER: the names of the events that a jq filter selects.
 events ()
 {
