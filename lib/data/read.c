@@ -370,12 +370,13 @@ find_run (struct nbdedup_pool *pool, const struct pointer *ptrs, uint32_t lsize,
   return run;
 }
 
-/* From the start of the first record to the end of record 'last'. */
+/* From the start of the first record to the end of the last. */
 static size_t
-run_bytes (const struct run *run, unsigned last)
+run_bytes (const struct run *run)
 {
-  return (size_t) (run->ptrs[last].addr - run->ptrs[0].addr) * run->sector +
-    run->ptrs[last].psize;
+  const struct pointer *last = &run->ptrs[run->nr - 1];
+
+  return (size_t) (last->addr - run->ptrs[0].addr) * run->sector + last->psize;
 }
 
 /* Check and unpack what was read.  Returns how many records are good. */
@@ -405,9 +406,9 @@ unpack_run (struct nbdedup_pool *pool, const struct run *run, struct reader *r,
   return i;
 }
 
-/* In a pool that is open read-only, the store finds the journal's records,
- * which the file may lack, only by their own addresses.  Those behind the first
- * fail the check here, and the caller reads each alone.
+/* In a pool that is open read-only, the store keeps the journal's records in
+ * memory, each by its own address, and a run reads past them.  If the file
+ * lacks one, its check fails here, and the caller reads it alone.
  */
 unsigned
 read_run (struct nbdedup_pool *pool, const struct pointer *ptrs, uint32_t lsize,
@@ -421,7 +422,7 @@ read_run (struct nbdedup_pool *pool, const struct pointer *ptrs, uint32_t lsize,
 
   if (run.nr < 2)
     return 0;
-  bytes = run_bytes (&run, run.nr - 1);
+  bytes = run_bytes (&run);
   if (!run.as_stored) {
     r = reader_get (pool, RUN_BYTES_MAX);
     if (r == NULL)

@@ -32,14 +32,6 @@ same ()
     nbdedup export "$1" - | cmp - "$wanted"
 }
 
-is_small ()
-{
-    local stored
-
-    stored=$(pool_stat stored_bytes)
-    (( $(pool_stat file_bytes) <= stored * 115 / 100 + (64 << 20) ))
-}
-
 @test "compact gives the space of a server's pool back, and the data stays" {
     local before records
 
@@ -83,7 +75,7 @@ is_small ()
 @test "an idle server gives the space back by itself" {
     scattered 192M
     assert_num "$(pool_stat stored_bytes) == 96 * 1048576"
-    wait_for 60 is_small
+    wait_for 60 records_are_dense
     same v
     nbdedup check
     nbdedup scrub

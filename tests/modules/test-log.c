@@ -448,7 +448,7 @@ test_no_room (void)
   end ();
 }
 
-/* Whether an entry of so many blocks is accepted, and no byte more is read. */
+/* Whether a reader accepts an entry of so many blocks. */
 static bool
 accepts_holes (bool lost, uint64_t block, uint64_t count)
 {

@@ -166,6 +166,15 @@ pool_stat ()
     nbdedup -p "$pool" stat --json | jq -r ".pool.$1 | $plain_number"
 }
 
+# The records file is as large as an idle pool's may be, at most.
+records_are_dense ()
+{
+    local stored
+
+    stored=$(pool_stat stored_bytes)
+    (($(pool_stat file_bytes) <= stored * 115 / 100 + (64 << 20)))
+}
+
 # volume_stat NAME KEY: print a figure of one volume.
 volume_stat ()
 {
