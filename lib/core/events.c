@@ -216,6 +216,10 @@ enqueue_locked (struct events *e, struct posted *p)
   pthread_cond_signal (&e->thread.wake);
 }
 
+/* The thread gets a copy: the fields of 'event' may be those of a result that
+ * the caller goes on using, and Jansson orders only its counts of references,
+ * not what another thread read before it gave up the last but one.
+ */
 void
 events_post (struct events *e, enum nbdedup_log_level level, json_t *event,
              const char *fmt, ...)
@@ -232,7 +236,8 @@ events_post (struct events *e, enum nbdedup_log_level level, json_t *event,
     return;
   }
   p->level = level;
-  p->event = event;
+  p->event = json_deep_copy (event);
+  json_decref (event);
   va_start (ap, fmt);
   vsnprintf (p->message, sizeof p->message, fmt, ap);
   va_end (ap);

@@ -189,6 +189,13 @@ test_closed (void)
   remove_directory (directory);
 }
 
+static void
+set_full_warn (unsigned percent)
+{
+  WITH_LOCK (&pool->watch->lock);
+  pool->watch->full_warn = percent;
+}
+
 /* Each once, with the hysteresis of watch.h. */
 static void
 test_full (void)
@@ -200,11 +207,11 @@ test_full (void)
   watch_look (pool, true);
   watch_look (pool, true);
   wait_for ("event=room", 1);
-  pool->watch->full_warn = 0; /* anything is more */
+  set_full_warn (0); /* anything is more */
   watch_look (pool, true);
   watch_look (pool, true);
   wait_for ("event=nearly-full", 1);
-  pool->watch->full_warn = 100;
+  set_full_warn (100);
   watch_look (pool, true);
   watch_look (pool, true);
   wait_for ("event=below-full-warn", 1);

@@ -319,7 +319,10 @@ test_a_full_journal_begins_a_fold (void)
   unsigned ms;
 
   start (1);
-  pool->txg->fold_interval_ms = UINT64_MAX / 2;
+  {
+    WITH_LOCK (&pool->txg->lock);
+    pool->txg->fold_interval_ms = UINT64_MAX / 2;
+  }
   write_block (0, 1);
   settle ();
   journal_get_usage (pool->journal, &live, &ring);
