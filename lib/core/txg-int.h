@@ -57,7 +57,8 @@ struct txg {
   pthread_cond_t wake;      /* the folding thread has something to do */
   pthread_cond_t folded;    /* a fold ended, or a request did */
   unsigned nr_inside;
-  bool cutting, kicked, more;
+  atomic_bool cutting; /* is set under 'lock' */
+  bool kicked, more;
   bool hurry;                     /* fold soon: much space is to come back */
   atomic_bool folding;            /* from a cut to the end of its fold */
   bool give_back;                 /* room that nothing needs */

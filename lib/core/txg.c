@@ -192,6 +192,12 @@ txg_is_stuck (struct txg *t)
   return t->stuck;
 }
 
+bool
+txg_is_cutting (const struct txg *t)
+{
+  return t->cutting;
+}
+
 size_t
 txg_pending_bytes (struct txg *t)
 {

@@ -297,4 +297,7 @@ extern int txg_lend_room (struct txg *txg, void (*fn) (void *arg), void *arg);
  */
 extern bool txg_is_stuck (struct txg *txg);
 
+/* Does a fold wait for the threads inside of the txg? */
+extern bool txg_is_cutting (const struct txg *txg);
+
 #endif /* NBDEDUP_TXG_H */

@@ -57,8 +57,9 @@ struct worker {
   struct nbdedup_pool *pool;
   struct hasher *hasher;   /* owned */
   struct codec_ctx *codec; /* owned */
-  uint8_t *staging; /* owned; compressed records of one batch, in order */
-  uint8_t *compare; /* owned; verify: the record on disk */
+  uint8_t *staging;     /* owned; compressed records of one batch, in order */
+  uint8_t *compare;     /* owned; verify: the record on disk */
+  uint32_t since_yield; /* bytes */
   struct item items[BATCH_BLOCKS];
 };
 
@@ -120,6 +121,17 @@ content_of (const struct dirty_batch *b, unsigned i)
   return b->blocks[i]->inflight->data;
 }
 
+/* After so many bytes were computed. */
+static void
+yield_after (struct worker *w, uint32_t bytes)
+{
+  w->since_yield += bytes;
+  if (w->since_yield < YIELD_BYTES)
+    return;
+  w->since_yield = 0;
+  worker_yield (w->wb);
+}
+
 static int
 hash_batch (struct worker *w, const struct dirty_batch *b)
 {
@@ -133,6 +145,7 @@ hash_batch (struct worker *w, const struct dirty_batch *b)
     if (w->items[i].outcome == NEW &&
         hash_block (w, b->domain, buf, size, &w->items[i].digest) == -1)
       return -1;
+    yield_after (w, size);
   }
   return 0;
 }
@@ -282,6 +295,7 @@ store_new (struct worker *w, const struct dirty_batch *b)
       continue;
     index[nr] = i;
     nr_sectors[nr] = stage (w, b, i, out);
+    yield_after (w, b->volume->block_size);
     if (w->items[i].stored == out)
       out += (size_t) nr_sectors[nr] * pool->sector_bytes;
     nr++;
@@ -293,6 +307,7 @@ store_new (struct worker *w, const struct dirty_batch *b)
   if (space_alloc (pool->space, nr, nr_sectors, place) == -1 ||
       write_runs (w, nr, index, nr_sectors, place) == -1)
     return -1;
+  worker_yield (w->wb);
   for (i = 0; i < nr; ++i) {
     it = &w->items[index[i]];
     it->record.ptr.addr = place[i].addr;
@@ -301,6 +316,7 @@ store_new (struct worker *w, const struct dirty_batch *b)
         ddt_insert (pool->ddt, &it->record, place[i].chunk_addr, &it->ptr) ==
           -1)
       return -1;
+    yield_after (w, b->volume->block_size);
   }
   return 0;
 }

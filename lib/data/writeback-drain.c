@@ -141,9 +141,12 @@ drain_all (struct writeback *wb)
 int
 writeback_drain (struct writeback *wb, struct volume *v)
 {
-  if ((v ? drain_volume (wb, v) : drain_all (wb)) == -1)
-    return -1;
-  return txg_check (wb->pool->txg);
+  int r;
+
+  wb->nr_drains++;
+  r = v ? drain_volume (wb, v) : drain_all (wb);
+  wb->nr_drains--;
+  return r == -1 ? -1 : txg_check (wb->pool->txg);
 }
 
 /*----------------------------------------------------------------------
@@ -172,31 +175,41 @@ range_has_versions_locked (struct volume *v, uint64_t first, uint64_t count,
   return found;
 }
 
+static int
+drain_range (struct writeback *wb, struct volume *v, uint64_t first,
+             uint64_t count)
+{
+  struct dirty_blocks *db = &v->dirty;
+  uint64_t seq;
+
+  WITH_LOCK (&db->lock);
+  WITH_CONSISTENT (dirty_blocks, db);
+  seq = db->seq;
+  range_has_versions_locked (v, first, count, seq, true);
+  if (!TAILQ_EMPTY (&db->urgent))
+    make_ready_locked (wb, v, READY_URGENT);
+  while (range_has_versions_locked (v, first, count, seq, false)) {
+    if (v->gone)
+      return nbdedup_fail (ESHUTDOWN, "volume %s was destroyed", v->name);
+    lock_wait (&db->lock, &db->installed);
+  }
+  return 0;
+}
+
 int
 writeback_drain_range (struct writeback *wb, struct volume *v, uint64_t first,
                        uint64_t count)
 {
-  struct dirty_blocks *db = &v->dirty;
-  uint64_t seq;
+  int r;
 
   assert (count > 0 && first + count > first);
   /* Looking up more blocks than are dirty costs more than draining all. */
   if (count > 4096)
     return writeback_drain (wb, v);
-  {
-    WITH_LOCK (&db->lock);
-    WITH_CONSISTENT (dirty_blocks, db);
-    seq = db->seq;
-    range_has_versions_locked (v, first, count, seq, true);
-    if (!TAILQ_EMPTY (&db->urgent))
-      make_ready_locked (wb, v, READY_URGENT);
-    while (range_has_versions_locked (v, first, count, seq, false)) {
-      if (v->gone)
-        return nbdedup_fail (ESHUTDOWN, "volume %s was destroyed", v->name);
-      lock_wait (&db->lock, &db->installed);
-    }
-  }
-  return txg_check (wb->pool->txg);
+  wb->nr_drains++;
+  r = drain_range (wb, v, first, count);
+  wb->nr_drains--;
+  return r == -1 ? -1 : txg_check (wb->pool->txg);
 }
 
 /*----------------------------------------------------------------------
@@ -244,7 +257,9 @@ writeback_settle (struct writeback *wb, struct volume *v)
   unsigned tries = 0;
 
   assert (v->gone);
+  wb->nr_drains++;
   settle_blocks (wb, v);
+  wb->nr_drains--;
   while (!hide (wb, v))
     clock_sleep_ms (backoff_ms (&tries));
 }

@@ -70,8 +70,18 @@ struct dirty_batch {
 #define WORKERS_MAX 16
 #define WAIT_SHARES 1024
 
-/* Workers begin by themselves when this share of dirty-max is taken. */
-#define BACKGROUND_SHARE 4
+/* What workers do while no thread waits for them depends on how much of
+ * dirty-max is taken, in eighths.  Beyond DIRTY_BEGIN they begin.  Up to
+ * DIRTY_YIELD each of them lets other threads have its processor between two
+ * blocks.  Up to DIRTY_ALL only half of the usual number compute: the clients
+ * and nbdkit's threads need processors as well, and the blocks can wait.
+ */
+#define DIRTY_BEGIN 2
+#define DIRTY_YIELD 3
+#define DIRTY_ALL 4
+
+/* What a worker computes between two chances for others. */
+#define YIELD_BYTES (16u << 10)
 
 struct worker;
 
@@ -83,6 +93,7 @@ struct writeback {
   unsigned nr_at_once;           /* workers that may compute at the same time */
   atomic_uint nr_busy;           /* workers that have a batch */
   atomic_uint nr_waiting;        /* of these, for a disk */
+  atomic_uint nr_drains;         /* threads that wait for versions */
   atomic_uint sleeps;            /* the share of waits that slept, of
                                  * WAIT_SHARES */
   _Atomic uint32_t slack_record; /* size of a record of the slack, 0:
@@ -139,8 +150,18 @@ drop_if_empty_locked (struct writeback *wb, struct volume *v, struct dirty *d);
 extern void
 make_ready_locked (struct writeback *wb, struct volume *v, enum ready level);
 
+/* Does a version take dirty-max beyond so many eighths? */
+static inline bool
+is_dirty_beyond (const struct writeback *wb, unsigned eighths)
+{
+  return wb->memory.bytes > wb->memory.max / 8 * eighths;
+}
+
 /* Workers wait while too little is dirty; call it when more is. */
 extern void wake_worker (struct writeback *wb);
+
+/* A worker calls it between blocks, without a lock. */
+extern void worker_yield (struct writeback *wb);
 
 /* For waiting.h; 'writeback' is a struct writeback. */
 extern void worker_waits (void *writeback);

@@ -13,17 +13,13 @@
 #include <config.h>
 
 #include <assert.h>
+#include <sched.h>
 #include <sys/resource.h>
 
 #include "base/error.h"
+#include "core/txg.h"
 #include "data/writeback-int.h"
 #include "data/writeback.h"
-
-static bool
-is_enough_dirty (const struct writeback *wb)
-{
-  return wb->memory.bytes > wb->memory.max / BACKGROUND_SHARE;
-}
 
 /*----------------------------------------------------------------------
  * The lists of volumes
@@ -62,15 +58,26 @@ make_ready_locked (struct writeback *wb, struct volume *v, enum ready level)
     TAILQ_REMOVE (&wb->ready[db->ready], v, dirty.ready_link);
   TAILQ_INSERT_TAIL (&wb->ready[level], v, dirty.ready_link);
   db->ready = (int) level;
-  if (level == READY_URGENT || is_enough_dirty (wb))
+  if (level == READY_URGENT || is_dirty_beyond (wb, DIRTY_BEGIN))
     pthread_cond_signal (&wb->work);
+}
+
+/* Are versions written only so that there is room for others later? */
+static bool
+is_in_background (const struct writeback *wb, unsigned eighths)
+{
+  return wb->nr_drains == 0 && !is_dirty_beyond (wb, eighths);
 }
 
 /* May a further worker begin? */
 static bool
 may_begin (const struct writeback *wb)
 {
-  return wb->nr_busy < wb->nr_at_once + wb->nr_waiting;
+  unsigned nr = wb->nr_at_once;
+
+  if (is_in_background (wb, DIRTY_ALL))
+    nr = (nr + 1) / 2;
+  return wb->nr_busy < nr + wb->nr_waiting;
 }
 
 /* A worker leaves the busy ones and looks at the sum of bytes; this thread
@@ -84,6 +91,18 @@ wake_worker (struct writeback *wb)
     return;
   WITH_LOCK (&wb->lock);
   pthread_cond_signal (&wb->work);
+}
+
+/* A worker that has slept may, by the scheduler's rules, compute as long as
+ * other threads did meanwhile.  So the thread of a request would wait behind it
+ * for the rest of its batch, half a millisecond and more.  A fold that cuts the
+ * txg waits for the worker itself: then it does not give way.
+ */
+void
+worker_yield (struct writeback *wb)
+{
+  if (is_in_background (wb, DIRTY_YIELD) && !txg_is_cutting (wb->pool->txg))
+    sched_yield ();
 }
 
 /*----------------------------------------------------------------------
@@ -138,7 +157,7 @@ first_ready_locked (struct writeback *wb)
 {
   struct volume *v = TAILQ_FIRST (&wb->ready[READY_URGENT]);
 
-  if (v == NULL && is_enough_dirty (wb))
+  if (v == NULL && is_dirty_beyond (wb, DIRTY_BEGIN))
     v = TAILQ_FIRST (&wb->ready[READY_NORMAL]);
   return v;
 }

@@ -561,7 +561,7 @@ publish (struct writeback *wb, struct volume *v, uint64_t block,
     queue_open_locked (v, d);
     make_ready_locked (wb, v, READY_NORMAL);
   }
-  if (wb->memory.bytes > wb->memory.max / BACKGROUND_SHARE)
+  if (is_dirty_beyond (wb, DIRTY_BEGIN))
     wake_worker (wb);
   return 0;
 }

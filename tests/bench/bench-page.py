@@ -244,13 +244,14 @@ def latency(page):
              "answered in the lines above, evenly. Microseconds; in brackets "
              "the ratio to nbdkit file at half of its own rate.", "",
              "nbdkit file works only while it answers. nbdedup hashes and "
-             "compresses in threads of its own, and with two processors one "
-             "request in a hundred arrives while they have both: the kernel "
-             "lets a thread finish its slice, 1.4 ms there, before it runs the "
-             "connection's. A lower priority of these threads (nice 5 to 19, "
-             "SCHED_BATCH), other slices (0.1 to 100 ms) and fewer of them at "
-             "a time do not change that; SCHED_IDLE takes a quarter off, and "
-             "would let a busy guest stop all writes.", "")
+             "compresses in threads of its own. While less than half of "
+             "dirty-max is taken only half of them run, and below three "
+             "eighths they give way after every 16 KiB, but a thread does not "
+             "while it is in the kernel, or holds a lock: with two processors "
+             "one request in a hundred waits for that. A lower priority of "
+             "these threads (nice 5 to 19, SCHED_BATCH), other slices (0.1 to "
+             "100 ms) and smaller batches did not change it; SCHED_IDLE would "
+             "let a busy guest stop all writes.", "")
     page.plot("latency", "latency at half of the rate", bars,
               "p99 at half of the rate, microseconds (logarithmic)",
               [(line, {which: f["half_latency_p99_us"] for which, f in

@@ -303,6 +303,14 @@ test_what_shrinking_dropped_stays_dropped (void)
 }
 
 static void
+start_small (unsigned nr_workers)
+{
+  dirty_max = NBDEDUP_DIRTY_MAX_MIN;
+  start (nr_workers);
+  dirty_max = NBDEDUP_DIRTY_MAX_DEFAULT;
+}
+
+static void
 do_write_all (uint64_t content)
 {
   write_blocks (0, NR_BLOCKS, content);
@@ -314,9 +322,7 @@ test_dirty_max_makes_writers_wait (void)
   struct job writer;
   uint64_t bytes;
 
-  dirty_max = NBDEDUP_DIRTY_MAX_MIN;
-  start (1);
-  dirty_max = NBDEDUP_DIRTY_MAX_DEFAULT;
+  start_small (1);
   expect (NR_BLOCKS * BLOCK > NBDEDUP_DIRTY_MAX_MIN);
   stall ();
   job_start (&writer, do_write_all, 1);
@@ -374,6 +380,100 @@ test_waiting_workers_let_others_begin (void)
   end ();
 }
 
+/*----------------------------------------------------------------------
+ * Workers in the background
+ */
+
+#define QUARTER (NBDEDUP_DIRTY_MAX_MIN / BLOCK / 4)
+
+static atomic_uint nr_yields;
+
+int
+sched_yield (void)
+{
+  nr_yields++;
+  return 0;
+}
+
+static void
+wait_until_busy (unsigned nr)
+{
+  unsigned ms;
+
+  for (ms = 0; pool->writeback->nr_busy != nr; ++ms) {
+    if (ms == GIVE_UP_MS)
+      die ("%u workers are busy, expected %u", pool->writeback->nr_busy, nr);
+    poll (NULL, 0, 1);
+  }
+}
+
+/* One of two workers begins while there is much room, and both when there is
+ * not, or when a client waits.
+ */
+static void
+test_half_of_the_workers_in_the_background (void)
+{
+  struct job flush;
+
+  start_small (2);
+  wait_until_busy (0);
+  stall ();
+  write_blocks (0, QUARTER + 1, 1);
+  wait_until_busy (1);
+  poll (NULL, 0, A_WHILE_MS);
+  expect (pool->writeback->nr_busy == 1);
+  write_blocks (QUARTER + 1, QUARTER, 5000);
+  wait_until_busy (2);
+  unstall ();
+  settle ();
+
+  wait_until_busy (0);
+  stall ();
+  write_blocks (0, QUARTER + 1, 10000);
+  wait_until_busy (1);
+  job_start (&flush, do_flush, 0);
+  wait_until_busy (2);
+  unstall ();
+  job_end (&flush);
+  expect_content (QUARTER, 10000 + QUARTER);
+  expect_content (2 * QUARTER, 5000 + QUARTER - 1);
+  end ();
+}
+
+/* A worker lets others have its processor, unless they wait for it. */
+static void
+test_workers_yield_in_the_background (void)
+{
+  struct job fold;
+  unsigned ms;
+
+  start_small (1);
+  write_blocks (0, QUARTER + 1, 1);
+  for (ms = 0; pool->writeback->memory.bytes > QUARTER * BLOCK; ++ms) {
+    expect (ms < GIVE_UP_MS);
+    poll (NULL, 0, 1);
+  }
+  expect (nr_yields >= BATCH_BLOCKS / (YIELD_BYTES / BLOCK));
+  settle ();
+
+  nr_yields = 0;
+  write_blocks (0, QUARTER / 2, 5000);
+  must (nbdedup_volume_flush (handle));
+  expect (nr_yields == 0);
+
+  txg_enter (pool->txg, 0, 0); /* the fold waits for the txg's cut */
+  job_start (&fold, do_fold, 0);
+  while (!txg_is_cutting (pool->txg))
+    poll (NULL, 0, 1);
+  write_blocks (0, QUARTER + 1, 10000);
+  wait_until_busy (1);
+  poll (NULL, 0, A_WHILE_MS);
+  expect (nr_yields == 0);
+  txg_leave (pool->txg);
+  job_end (&fold);
+  end ();
+}
+
 static const struct engine_case cases[] = {
   CASE (flush_waits_for_workers),
   CASE (fold_waits_for_workers),
@@ -388,6 +488,8 @@ static const struct engine_case cases[] = {
   CASE (what_shrinking_dropped_stays_dropped),
   CASE (dirty_max_makes_writers_wait),
   CASE (waiting_workers_let_others_begin),
+  CASE (half_of_the_workers_in_the_background),
+  CASE (workers_yield_in_the_background),
   { NULL, NULL },
 };
 
