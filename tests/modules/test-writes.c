@@ -463,8 +463,10 @@ test_workers_yield_in_the_background (void)
 
   txg_enter (pool->txg, 0, 0); /* the fold waits for the txg's cut */
   job_start (&fold, do_fold, 0);
-  while (!txg_is_cutting (pool->txg))
+  for (ms = 0; !txg_is_cutting (pool->txg); ++ms) {
+    expect (ms < GIVE_UP_MS);
     poll (NULL, 0, 1);
+  }
   write_blocks (0, QUARTER + 1, 10000);
   wait_until_busy (1);
   poll (NULL, 0, A_WHILE_MS);
