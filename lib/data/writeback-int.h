@@ -150,7 +150,7 @@ drop_if_empty_locked (struct writeback *wb, struct volume *v, struct dirty *d);
 extern void
 make_ready_locked (struct writeback *wb, struct volume *v, enum ready level);
 
-/* Does a version take dirty-max beyond so many eighths? */
+/* Are more than so many eighths of dirty-max taken? */
 static inline bool
 is_dirty_beyond (const struct writeback *wb, unsigned eighths)
 {
