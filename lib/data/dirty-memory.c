@@ -105,18 +105,18 @@ take_spare_locked (struct dirty_memory *m, unsigned i)
   return version;
 }
 
-/* Move spare buffers of other sizes to 'list', so that 'size' bytes more stay
+/* Move spare buffers of other sizes to 'list', so that so many bytes more stay
  * within dirty-max.
  */
 static void
-trim_spare_locked (struct dirty_memory *m, uint32_t size,
+trim_spare_locked (struct dirty_memory *m, uint64_t bytes,
                    struct version_list *list)
 {
   struct version *version;
   unsigned i;
 
   for (i = 0; i < NR_SIZES; ++i)
-    while (m->bytes + m->spare_bytes + size > m->max &&
+    while (m->bytes + m->spare_bytes + bytes > m->max &&
            (version = take_spare_locked (m, i)) != NULL)
       SLIST_INSERT_HEAD (list, version, link);
 }
@@ -136,53 +136,64 @@ allocate (uint32_t size)
   return version;
 }
 
-/* Count 'size' bytes more.  Buffers that must go for that are in 'list', for
- * the caller to free without the lock.
+/* Count buffers of 'size' bytes more, as many of 'nr' as there is room for.
+ * The array gets spare ones first, then NULLs.  Buffers that must go for that
+ * are in 'list', for the caller to free without the lock.
  */
-static bool
-charge (struct dirty_memory *m, uint32_t size, struct version **version,
-        struct version_list *list)
+static unsigned
+charge (struct dirty_memory *m, uint32_t size, unsigned nr,
+        struct version **versions, struct version_list *list)
 {
+  uint64_t room;
+  unsigned i;
+
   WITH_LOCK (&m->lock);
   WITH_CONSISTENT (dirty_memory, m);
-  if (m->bytes + size > m->max)
-    return false;
-  *version = take_spare_locked (m, (unsigned) __builtin_ctz (size));
-  trim_spare_locked (m, size, list);
-  m->bytes += size;
-  return true;
+  room = (m->max - m->bytes) / size;
+  if (nr > room)
+    nr = (unsigned) room;
+  for (i = 0; i < nr; ++i)
+    versions[i] = take_spare_locked (m, (unsigned) __builtin_ctz (size));
+  trim_spare_locked (m, (uint64_t) nr * size, list);
+  m->bytes += (uint64_t) nr * size;
+  return nr;
 }
 
 static void
-uncharge (struct dirty_memory *m, uint32_t size)
+uncharge (struct dirty_memory *m, uint64_t bytes)
 {
-  WITH_LOCK (&m->lock);
-  WITH_CONSISTENT (dirty_memory, m);
-  assert (m->bytes >= size);
-  m->bytes -= size;
+  {
+    WITH_LOCK (&m->lock);
+    WITH_CONSISTENT (dirty_memory, m);
+    assert (m->bytes >= bytes);
+    m->bytes -= bytes;
+  }
+  pthread_cond_broadcast (&m->room);
 }
 
-bool
-dirty_memory_try_get (struct dirty_memory *m, uint32_t size,
-                      struct version **version)
+int
+dirty_memory_get (struct dirty_memory *m, uint32_t size, unsigned nr,
+                  struct version **versions)
 {
   struct version_list list = SLIST_HEAD_INITIALIZER (list);
+  unsigned i, got;
   uint8_t *data;
 
-  assert (size > 0 && (size & (size - 1)) == 0);
-  if (!charge (m, size, version, &list))
-    return false;
+  assert (nr > 0 && size > 0 && (size & (size - 1)) == 0);
+  got = charge (m, size, nr, versions, &list);
   free_list (&list);
-  if (*version == NULL)
-    *version = allocate (size);
-  if (*version == NULL) {
-    uncharge (m, size);
-    pthread_cond_broadcast (&m->room);
-    return true;
+  if (got == 0)
+    return 0;
+  for (i = 0; i < got; ++i) {
+    versions[i] = versions[i] ?: allocate (size);
+    if (versions[i] == NULL)
+      break; /* and so are the others */
+    data = versions[i]->data;
+    *versions[i] = (struct version) { .data = data };
   }
-  data = (*version)->data;
-  **version = (struct version) { .data = data };
-  return true;
+  if (i < got)
+    uncharge (m, (uint64_t) (got - i) * size);
+  return i > 0 ? (int) i : -1;
 }
 
 void

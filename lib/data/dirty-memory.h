@@ -46,11 +46,12 @@ struct dirty_memory {
 extern void dirty_memory_init (struct dirty_memory *m, uint64_t max);
 extern void dirty_memory_destroy (struct dirty_memory *m);
 
-/* A version with a buffer of 'size' bytes, a power of two.  False: there is no
- * room now; true and NULL: the system has no memory.
+/* Get versions with buffers of 'size' bytes, a power of two, as many of 'nr' as
+ * there is room for.  Returns how many; 0: there is no room now; -1: the system
+ * has no memory.
  */
-extern bool dirty_memory_try_get (struct dirty_memory *m, uint32_t size,
-                                  struct version **version);
+extern int dirty_memory_get (struct dirty_memory *m, uint32_t size, unsigned nr,
+                             struct version **versions);
 
 /* Wait, for at most 'ms' milliseconds, until there may be room for a version,
  * or dirty_memory_wake.

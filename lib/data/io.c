@@ -247,6 +247,26 @@ write_block (struct nbdedup_pool *pool, struct volume *v, uint64_t block,
   return r;
 }
 
+/* Write the first block of a request, or whole ones that go together.  '*n':
+ * becomes the bytes written.
+ */
+static int
+write_first (struct volume *v, uint64_t block, const uint8_t *buf,
+             size_t offset, uint32_t len, uint32_t *n)
+{
+  const uint32_t size = v->block_size;
+  unsigned run = 0;
+
+  if (offset == 0 && len >= 2 * size)
+    run = writeback_write_run (v->pool->writeback, v, block, len / size, buf);
+  if (run > 0) {
+    *n = run * size;
+    return 0;
+  }
+  *n = size - (uint32_t) offset < len ? size - (uint32_t) offset : len;
+  return write_block (v->pool, v, block, buf, offset, *n);
+}
+
 /* The blocks that a range of bytes touches. */
 static void
 range_begin (struct volume *v, struct range *range, uint64_t len,
@@ -272,7 +292,7 @@ write_range (struct nbdedup_volume *h, const void *buf, uint32_t len,
   struct volume *v = h->volume;
   const uint8_t *p = buf;
   struct range range;
-  size_t n, in_block;
+  uint32_t n;
   int r = 0;
 
   if (check_request (h, len, offset, true) == -1)
@@ -281,16 +301,9 @@ write_range (struct nbdedup_volume *h, const void *buf, uint32_t len,
     return 0;
   writers_note (h);
   range_begin (v, &range, len, offset);
-  while (len > 0 && r == 0) {
-    in_block = offset % v->block_size;
-    n = v->block_size - in_block;
-    if (n > len)
-      n = len;
-    r = write_block (v->pool, v, offset / v->block_size, p, in_block, n);
-    p += n;
-    offset += n;
-    len -= (uint32_t) n;
-  }
+  for (; len > 0 && r == 0; p += n, offset += n, len -= n)
+    r = write_first (v, offset / v->block_size, p, offset % v->block_size, len,
+                     &n);
   range_end (v, &range);
   return r;
 }

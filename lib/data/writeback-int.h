@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Shared by writeback.c (the dirty blocks), writeback-queue.c (what workers
+/* Shared by writeback.c (the dirty blocks), writeback-write.c (how a write
+ * becomes one), writeback-queue.c (what workers
  * take and finish), writeback-drain.c, writeback-consistent.c (the invariants)
  * and write.c (the workers).
  *
@@ -83,6 +84,13 @@ struct dirty_batch {
 /* What a worker computes between two chances for others. */
 #define YIELD_BYTES (16u << 10)
 
+/* Room that only overwrites may use, when there is no other.  Without it a
+ * full pool could not accept any, since the new record is written before the
+ * old one's space is free.  In records of the size that is being written: a
+ * larger size would cost room in every segment (space.c, the promise).
+ */
+#define SLACK_RECORDS 2
+
 struct worker;
 
 struct writeback {
@@ -140,9 +148,16 @@ extern void drop_version_locked (struct dirty_blocks *db,
                                  struct version *version,
                                  struct version_list *list);
 extern void unreserve (struct writeback *wb, struct volume *v, unsigned nr);
+
+/* Does the volume take writes?  -1: no. */
+extern int writeback_can_accept (struct writeback *wb, struct volume *v);
+
 extern struct dirty *find_dirty_locked (struct volume *v, uint64_t block);
 extern void
 drop_if_empty_locked (struct writeback *wb, struct volume *v, struct dirty *d);
+
+/* writeback-write.c.  Give back the room that is held for overwrites. */
+extern void release_slack (struct writeback *wb);
 
 /* writeback-queue.c.  Let workers look at a volume: a version became takeable,
  * or urgent.

@@ -21,13 +21,6 @@
 #include "format/format.h"
 #include "space/space.h"
 
-/* Room that only overwrites may use, when there is no other.  Without it a
- * full pool could not accept any, since the new record is written before the
- * old one's space is free.  In records of the size that is being written: a
- * larger size would cost room in every segment (space.c, the promise).
- */
-#define SLACK_RECORDS 2
-
 struct writeback *
 writeback_new (struct nbdedup_pool *pool, uint64_t dirty_max_bytes)
 {
@@ -99,15 +92,6 @@ dirty_blocks_destroy (struct dirty_blocks *db)
   pthread_cond_destroy (&db->installed);
   lock_destroy (&db->lock);
   lock_destroy (&db->install);
-}
-
-static void
-release_slack (struct writeback *wb)
-{
-  WITH_LOCK (&wb->lock);
-  if (wb->slack_record > 0)
-    space_unreserve (wb->pool->space, wb->slack_record, SLACK_RECORDS);
-  wb->slack_record = 0;
 }
 
 static int
@@ -226,25 +210,6 @@ find_dirty_locked (struct volume *v, uint64_t block)
       return d;
   }
   return NULL;
-}
-
-static struct dirty *
-add_dirty_locked (struct writeback *wb, struct volume *v, uint64_t block)
-{
-  struct dirty_blocks *db = &v->dirty;
-  struct dirty *d;
-
-  assert_held (&db->lock);
-  if (db->table.buckets == NULL && hashtable_init (&db->table) == -1)
-    return NULL;
-  d = calloc (1, sizeof *d);
-  if (d == NULL)
-    return NULL;
-  d->block = block;
-  hashtable_insert (&db->table, &d->link, mix (block));
-  if (db->nr++ == 0)
-    set_active_locked (wb, v, true);
-  return d;
 }
 
 void
@@ -391,7 +356,7 @@ drop_version_locked (struct dirty_blocks *db, struct version *version,
     SLIST_INSERT_HEAD (list, version, link);
 }
 
-/* Reserve a record's room in the store, and a pointer's in pool.db. */
+/* Give back a record's room in the store, and a pointer's in pool.db. */
 void
 unreserve (struct writeback *wb, struct volume *v, unsigned nr)
 {
@@ -399,210 +364,13 @@ unreserve (struct writeback *wb, struct volume *v, unsigned nr)
   txg_unreserve (wb->pool->txg, nr);
 }
 
-static int
-can_accept (struct writeback *wb, struct volume *v)
+int
+writeback_can_accept (struct writeback *wb, struct volume *v)
 {
   if (txg_check (wb->pool->txg) == -1)
     return -1;
   if (v->gone)
     return nbdedup_fail (ESHUTDOWN, "volume %s was destroyed", v->name);
-  return 0;
-}
-
-/* A version with room in dirty-max; wait for that. */
-static struct version *
-get_version (struct writeback *wb, struct volume *v)
-{
-  struct version *version;
-
-  while (!dirty_memory_try_get (&wb->memory, v->block_size, &version)) {
-    if (wb->stop)
-      return nbdedup_fail_null (ESHUTDOWN, "the pool is closing");
-    if (can_accept (wb, v) == -1)
-      return NULL;
-    wake_worker (wb);
-    dirty_memory_wait (&wb->memory, v->block_size, 1000);
-  }
-  return version ?: nbdedup_fail_null (ENOMEM, "no memory for a block");
-}
-
-static void
-put_version (struct writeback *wb, struct volume *v, struct version *version)
-{
-  struct version_list list = SLIST_HEAD_INITIALIZER (list);
-
-  SLIST_INSERT_HEAD (&list, version, link);
-  dirty_memory_put (&wb->memory, &list, v->block_size);
-}
-
-static int
-try_reserve (struct writeback *wb, struct volume *v, enum room_use use)
-{
-  int err;
-
-  if (txg_is_stuck (wb->pool->txg))
-    return nbdedup_fail (ENOSPC, "the pool's file system is full");
-  if (txg_reserve (wb->pool->txg, 1, use) == -1)
-    return -1;
-  if (space_reserve (wb->pool->space, v->block_size, 1) == 0)
-    return 0;
-  err = errno;
-  txg_unreserve (wb->pool->txg, 1);
-  errno = err;
-  return -1;
-}
-
-static void
-hold_slack (struct writeback *wb, uint32_t record)
-{
-  WITH_LOCK (&wb->lock);
-  if (wb->slack_record == 0 &&
-      space_reserve (wb->pool->space, record, SLACK_RECORDS) == 0)
-    wb->slack_record = record;
-}
-
-/* Does the volume have this block itself?  (Overwriting an inherited block
- * frees nothing.)
- */
-static bool
-is_mapped (struct writeback *wb, struct volume *v, uint64_t block)
-{
-  return map_owns (wb->pool->map, v->layer, block) == 1;
-}
-
-/* Reserve room for a new version of a block.  If there is none, a fold may
- * free the space of overwritten blocks: fold, and try again.
- */
-static int
-reserve (struct writeback *wb, struct volume *v, uint64_t block)
-{
-  if (try_reserve (wb, v, ROOM_NEW) == 0) {
-    if (wb->slack_record == 0)
-      hold_slack (wb, v->block_size);
-    return 0;
-  }
-  if (errno != ENOSPC)
-    return -1;
-  moves_give_way (wb->pool->moves);
-  space_keep_give_way (wb->pool->space);
-  if (writeback_drain (wb, NULL) == -1 || txg_make_room (wb->pool->txg) == -1)
-    return -1;
-  if (try_reserve (wb, v, ROOM_NEW) == 0)
-    return 0;
-  if (errno != ENOSPC || !is_mapped (wb, v, block))
-    return -1;
-  if (try_reserve (wb, v, ROOM_OVERWRITE) == 0)
-    return 0;
-  release_slack (wb);
-  return try_reserve (wb, v, ROOM_OVERWRITE);
-}
-
-/* Change part of the open version, if there is one: true. */
-static bool
-write_open (struct writeback *wb, struct volume *v, uint64_t block,
-            const void *buf, size_t offset, size_t len)
-{
-  struct dirty_blocks *db = &v->dirty;
-  struct version *version;
-  struct dirty *d;
-
-  {
-    WITH_LOCK (&db->lock);
-    d = find_dirty_locked (v, block);
-    if (d == NULL || d->open == NULL)
-      return false;
-    version = d->open;
-    assert (!version->filling); /* this thread has the range */
-    version->filling = true;
-    while (version->nr_readers > 0)
-      lock_wait (&db->lock, &db->copied);
-  }
-  memcpy (version->data + offset, buf, len);
-  WITH_LOCK (&db->lock);
-  WITH_CONSISTENT (dirty_blocks, db);
-  assert (d->open == version && version->filling);
-  version->filling = false;
-  pthread_cond_broadcast (&db->copied);
-  make_ready_locked (wb, v, d->urgent ? READY_URGENT : READY_NORMAL);
-  return true;
-}
-
-/* Fill in the rest of a block: from the inflight version, else from its
- * record.  A version that is installed before the first step is found by the
- * second.  This thread holds the range, so neither content changes.
- */
-static int
-read_base (struct writeback *wb, struct volume *v, uint64_t block,
-           uint8_t *data)
-{
-  if (writeback_read (wb, v, block, data, 0, v->block_size))
-    return 0;
-  return read_replaced_block (v, block, data);
-}
-
-static int
-publish (struct writeback *wb, struct volume *v, uint64_t block,
-         struct version *version)
-{
-  struct dirty_blocks *db = &v->dirty;
-  struct dirty *d;
-
-  {
-    WITH_LOCK (&db->lock);
-    WITH_CONSISTENT (dirty_blocks, db);
-    if (can_accept (wb, v) == -1)
-      return -1;
-    d = find_dirty_locked (v, block) ?: add_dirty_locked (wb, v, block);
-    if (d == NULL)
-      return nbdedup_fail (ENOMEM, "no memory for a block");
-    assert (d->open == NULL); /* this thread has the range */
-    d->open = version;
-    version->seq = ++db->seq;
-    queue_open_locked (v, d);
-    make_ready_locked (wb, v, READY_NORMAL);
-  }
-  if (is_dirty_beyond (wb, DIRTY_BEGIN))
-    wake_worker (wb);
-  return 0;
-}
-
-static int
-write_new (struct writeback *wb, struct volume *v, uint64_t block,
-           const void *buf, size_t offset, size_t len)
-{
-  struct version *version = get_version (wb, v);
-
-  if (version == NULL)
-    return -1;
-  if (len < v->block_size && read_base (wb, v, block, version->data) == -1)
-    goto fail;
-  memcpy (version->data + offset, buf, len);
-  if (publish (wb, v, block, version) == 0)
-    return 0;
-
-fail:
-  put_version (wb, v, version);
-  return -1;
-}
-
-int
-writeback_write (struct writeback *wb, struct volume *v, uint64_t block,
-                 const void *buf, size_t offset, size_t len)
-{
-  assert (len > 0 && offset <= v->block_size && len <= v->block_size - offset);
-  if (can_accept (wb, v) == -1)
-    return -1;
-  if (write_open (wb, v, block, buf, offset, len))
-    return 0;
-  if (reserve (wb, v, block) == -1) {
-    if (errno == ENOSPC)
-      watch_refused (wb->pool);
-    return -1;
-  }
-  if (write_new (wb, v, block, buf, offset, len) == -1) {
-    unreserve (wb, v, 1);
-    return -1;
-  }
   return 0;
 }
 
@@ -666,7 +434,7 @@ put_holes (struct writeback *wb, struct volume *v, uint64_t first,
   touched = txg_touch (pool->txg);
   {
     WITH_LOCK (&v->dirty.install);
-    r = can_accept (wb, v);
+    r = writeback_can_accept (wb, v);
     if (r == 0)
       r = txg_set_holes (pool->txg, v->layer, first, count, &touched);
     /* From here on no worker installs an older version.  If txg_set_holes

@@ -135,6 +135,15 @@ extern int writeback_write (struct writeback *wb, struct volume *v,
                             uint64_t block, const void *buf, size_t offset,
                             size_t len);
 
+/* Write the first of 'nr' whole blocks, as many as need no wait and have no
+ * open version, with less overhead than one at a time.  The caller holds their
+ * range.  Returns how many.  0: call writeback_write for the first, which waits
+ * or says what is wrong.
+ */
+extern unsigned writeback_write_run (struct writeback *wb, struct volume *v,
+                                     uint64_t first, unsigned nr,
+                                     const void *buf);
+
 /* Set blocks to holes.  The caller holds their range. */
 extern int writeback_holes (struct writeback *wb, struct volume *v,
                             uint64_t first, uint64_t count);

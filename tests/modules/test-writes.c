@@ -14,6 +14,7 @@
 #include "data/writeback.h"
 #include "disk/room.h"
 #include "rigs/engine-rig.h"
+#include "space/space.h"
 
 static void
 test_flush_waits_for_workers (void)
@@ -310,6 +311,49 @@ start_small (unsigned nr_workers)
   dirty_max = NBDEDUP_DIRTY_MAX_DEFAULT;
 }
 
+/* All of it is installed: what a write reserves and gets has gone back. */
+static void
+expect_nothing_pending (void)
+{
+  struct space_info info;
+
+  settle ();
+  space_get_info (pool->space, &info);
+  expect (info.reserved_bytes == SLACK_RECORDS * BLOCK);
+  expect (pool->writeback->memory.bytes == 0);
+}
+
+static void
+expect_contents (uint64_t block, unsigned nr, uint64_t content)
+{
+  while (nr-- > 0)
+    expect_content (block + nr, content + nr);
+}
+
+/* Blocks of a request go together, also if one of them is being stored; but one
+ * that waits for a worker is changed where it is.
+ */
+static void
+test_one_request_for_many_blocks (void)
+{
+  struct job flush;
+
+  start (1);
+  expect_content (0, 0);
+  expect_content (99, 0); /* the leaves are in the cache */
+  write_and_stall (&flush, 5, 1);
+  write_block (7, 2);
+  write_blocks (0, 100, 1000);
+  expect_contents (0, 100, 1000);
+  expect (pool->writeback->memory.bytes == 101 * BLOCK);
+  unstall ();
+  job_end (&flush);
+  expect_nothing_pending ();
+  expect_contents (0, 100, 1000);
+  expect (pool_figure ("records") == 100);
+  end ();
+}
+
 static void
 do_write_all (uint64_t content)
 {
@@ -332,7 +376,8 @@ test_dirty_max_makes_writers_wait (void)
   expect (bytes <= NBDEDUP_DIRTY_MAX_MIN);
   unstall ();
   job_end (&writer);
-  expect_content (NR_BLOCKS - 1, NR_BLOCKS);
+  expect_nothing_pending ();
+  expect_contents (0, NR_BLOCKS, 1);
   end ();
 }
 
@@ -488,6 +533,7 @@ static const struct engine_case cases[] = {
   CASE (partial_writes_to_one_block),
   CASE (requests_that_are_refused),
   CASE (what_shrinking_dropped_stays_dropped),
+  CASE (one_request_for_many_blocks),
   CASE (dirty_max_makes_writers_wait),
   CASE (waiting_workers_let_others_begin),
   CASE (half_of_the_workers_in_the_background),
