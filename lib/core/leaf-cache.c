@@ -10,6 +10,9 @@
 #include "core/leaf-cache.h"
 #include "format/format.h"
 
+/* The most used leaves that get another turn before one is dropped. */
+#define TURNS_MAX 16
+
 int
 leaf_cache_init (struct leaf_cache *c, size_t max_bytes)
 {
@@ -58,10 +61,8 @@ leaf_cache_find (struct leaf_cache *c, uint64_t key, uint64_t leaf)
 {
   struct cached_leaf *cl = find (c, key, leaf);
 
-  if (cl) {
-    TAILQ_REMOVE (&c->lru, cl, lru);
-    TAILQ_INSERT_TAIL (&c->lru, cl, lru);
-  }
+  if (cl)
+    cl->used = true;
   return cl;
 }
 
@@ -94,6 +95,7 @@ insert (struct leaf_cache *c, uint64_t key, uint64_t leaf, uint64_t source,
   cl->key = key;
   cl->leaf = leaf;
   cl->source = source;
+  cl->used = false;
   cl->len = (uint16_t) len;
   memcpy (cl->data, buf, len);
   hashtable_insert (&c->table, &cl->link, hash_of (key, leaf));
@@ -117,6 +119,24 @@ leaf_cache_put_cold (struct leaf_cache *c, uint64_t key, uint64_t leaf,
   return cl != NULL;
 }
 
+static void
+make_room (struct leaf_cache *c)
+{
+  struct cached_leaf *cl;
+  unsigned turns = 0;
+
+  while (c->bytes > c->max) {
+    cl = TAILQ_FIRST (&c->lru);
+    if (!cl->used || ++turns > TURNS_MAX) {
+      leaf_cache_drop (c, cl);
+      continue;
+    }
+    cl->used = false;
+    TAILQ_REMOVE (&c->lru, cl, lru);
+    TAILQ_INSERT_TAIL (&c->lru, cl, lru);
+  }
+}
+
 void
 leaf_cache_put (struct leaf_cache *c, uint64_t key, uint64_t leaf,
                 uint64_t source, const uint8_t *buf, size_t len)
@@ -131,8 +151,7 @@ leaf_cache_put (struct leaf_cache *c, uint64_t key, uint64_t leaf,
   if (cl == NULL)
     return;
   TAILQ_INSERT_TAIL (&c->lru, cl, lru);
-  while (c->bytes > c->max)
-    leaf_cache_drop (c, TAILQ_FIRST (&c->lru));
+  make_room (c);
 }
 
 void

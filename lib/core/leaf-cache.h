@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* An LRU cache of packed leaves, by (key, leaf).  To forget all leaves of a
- * layer at once, the caller gives the layer another key: no lookup finds the
- * entries under the old key, and they age out.  It has no lock of its own.
+/* A cache of packed leaves, by (key, leaf).  It first drops those that were not
+ * used lately (CLOCK, as in record-cache.c).  To forget all leaves of a layer
+ * at once, the caller gives the layer another key: no lookup finds the entries
+ * under the old key, and they age out.  It has no lock of its own.
  */
 
 #ifndef NBDEDUP_LEAF_CACHE_H
@@ -22,12 +23,15 @@ struct cached_leaf {
   uint64_t key, leaf;
   uint64_t source; /* the caller's, for a list of what is here */
   uint16_t len;
+  bool used; /* since it came to its place in the list */
   uint8_t data[];
 };
 
 struct leaf_cache {
   struct hashtable table;
-  TAILQ_HEAD (cached_leaves, cached_leaf) lru; /* owned */
+  TAILQ_HEAD (cached_leaves, cached_leaf)
+  lru; /* owned; the first to be
+                                                * dropped first */
   size_t bytes, max;
 };
 

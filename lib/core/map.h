@@ -72,8 +72,8 @@ struct map_cached {
   bool resolved; /* of a frozen layer */
 };
 
-/* At most 'max' of them, the latest used first, those of layers that are gone
- * included: their number.
+/* At most 'max' of them, about the latest used first, those of layers that are
+ * gone included: their number.
  */
 extern size_t
 map_list_cached (struct map *map, struct map_cached *leaves, size_t max);

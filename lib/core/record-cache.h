@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Decompressed records, by address: an LRU within a budget of bytes.
+/* Decompressed records, by address, within a budget of bytes.  The cache first
+ * drops those that were not used lately (CLOCK).
  *
  * An address has one content while its record lives.  Before its space is
  * reused, when no thread that read the old content is left (quiesce.h), the
@@ -32,9 +33,10 @@ extern bool record_cache_get (struct record_cache *cache, uint64_t addr,
                               size_t len);
 /* May a record that a client has read go into the cache?  While there is room,
  * always.  Later it costs a copy and another record's place, so only if the
- * caller has asked for this address before, not long ago: what is read once (a
- * backup, random reads of far more than the budget) passes by.  Source: the
- * doorkeeper of G. Einziger, R. Friedman, B. Manes, "TinyLFU: A Highly
+ * caller has asked for this address before, not long ago, and the hits of
+ * others have paid for it: what is read once (a backup) passes by, and little
+ * of random reads of far more than the budget goes in.  Source of the first:
+ * the doorkeeper of G. Einziger, R. Friedman, B. Manes, "TinyLFU: A Highly
  * Efficient Cache Admission Policy", ACM Transactions on Storage 13 (4), 2017;
  * the marks here are a direct-mapped table instead of a Bloom filter, so they
  * age by themselves.
@@ -51,11 +53,11 @@ extern bool record_cache_put_cold (struct record_cache *cache, uint64_t addr,
                                    uint64_t cksum, const void *data,
                                    size_t len);
 extern bool record_cache_has (struct record_cache *cache, uint64_t addr);
-/* How many of the first 'nr' addresses it does not have. */
-extern unsigned record_cache_count_absent (struct record_cache *cache,
-                                           const uint64_t *addrs, unsigned nr);
-/* The addresses of at most 'max' records, the latest used first: their
- * number.
+/* Bit i: it has the record at addrs[i]; 'nr' <= 64. */
+extern uint64_t record_cache_present (struct record_cache *cache,
+                                      const uint64_t *addrs, unsigned nr);
+/* The addresses of at most 'max' records, about the latest used first:
+ * their number.
  */
 extern size_t
 record_cache_list (struct record_cache *cache, uint64_t *addrs, size_t max);

@@ -343,16 +343,19 @@ struct run {
   const struct pointer *ptrs;
   uint32_t lsize, sector;
   unsigned nr;
-  bool as_stored; /* no record is compressed */
+  uint64_t cached; /* bit i: the cache has it */
+  bool as_stored;  /* no record is compressed */
 };
 
-/* The leading records that lie side by side in the store and not in the cache.
+/* Records that lie side by side in the store: the leading ones that the cache
+ * does not have.  Or all of them, if most are not there and none is compressed:
+ * then one read costs less than many smaller ones and copies between them.
  */
 static struct run
 find_run (struct nbdedup_pool *pool, const struct pointer *ptrs, uint32_t lsize,
           unsigned nr)
 {
-  struct run run = { ptrs, lsize, pool->sector_bytes, 0, true };
+  struct run run = { ptrs, lsize, pool->sector_bytes, 0, 0, true };
   uint64_t addrs[RUN_BYTES_MAX / BLOCK_SIZE_MIN], addr = ptrs[0].addr;
   unsigned i;
 
@@ -361,12 +364,16 @@ find_run (struct nbdedup_pool *pool, const struct pointer *ptrs, uint32_t lsize,
   for (i = 0; i < nr && ptrs[i].addr == addr; ++i) {
     addrs[i] = addr;
     addr += sectors_of (ptrs[i].psize, run.sector);
+    run.as_stored &= ptrs[i].codec == CODEC_NONE;
   }
   if (i < 2)
     return run;
-  nr = record_cache_count_absent (pool->records, addrs, i);
-  for (; run.nr < nr; run.nr++)
-    run.as_stored &= ptrs[run.nr].codec == CODEC_NONE;
+  run.nr = i;
+  run.cached = record_cache_present (pool->records, addrs, i);
+  if (run.cached == 0 ||
+      (run.as_stored && 2 * (unsigned) __builtin_popcountll (run.cached) <= i))
+    return run;
+  run.nr = (unsigned) __builtin_ctzll (run.cached);
   return run;
 }
 
@@ -401,7 +408,8 @@ unpack_run (struct nbdedup_pool *pool, const struct run *run, struct reader *r,
     }
     else if (in != out)
       memcpy (out, in, run->lsize);
-    keep_record (pool, p, out, run->lsize, KEEP_ADMITTED);
+    if (!(run->cached >> i & 1))
+      keep_record (pool, p, out, run->lsize, KEEP_ADMITTED);
   }
   return i;
 }

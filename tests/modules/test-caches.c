@@ -7,6 +7,7 @@
 #include <config.h>
 
 #include "core/ddt.h"
+#include "core/leaf-cache.h"
 #include "core/map.h"
 #include "core/record-cache.h"
 #include "core/txg.h"
@@ -50,35 +51,118 @@ test_record_cache_keeps_its_budget (void)
   record_cache_free (c);
 }
 
-/* A full cache takes a record that is read again soon, and not one that is
- * read once, however many there are.
+/* How many records it lets in: their addresses, or the same one. */
+static unsigned
+count_admitted (struct record_cache *c, unsigned first, unsigned nr, bool same)
+{
+  unsigned i, admitted = 0;
+
+  for (i = 0; i < nr; ++i)
+    admitted += record_cache_admits (c, same ? first : first + i, BLOCK);
+  return admitted;
+}
+
+static unsigned
+fill_record_cache (struct record_cache *c)
+{
+  static const uint8_t buf[BLOCK];
+  unsigned i;
+
+  for (i = 1; record_cache_admits (c, i, sizeof buf); ++i) {
+    expect (i < 1000);
+    record_cache_put (c, i, 0, buf, sizeof buf);
+  }
+  return i - 1;
+}
+
+/* A full cache takes nothing that is read once, however much that is; and of
+ * what is read again soon as much as its hits pay for, or a little without any.
  */
 static void
 test_record_cache_lets_scans_pass (void)
 {
   struct record_cache *c = record_cache_new (1 << 20);
-  static uint8_t buf[BLOCK];
-  unsigned i, nr = 0;
+  unsigned i;
 
   expect (c != NULL);
-  for (i = 1; record_cache_admits (c, i, sizeof buf); ++i) {
-    expect (i < 1000);
-    record_cache_put (c, i, 0, buf, sizeof buf);
-  }
-  expect (i > 128);
-  expect (record_cache_admits (c, i, sizeof buf));
-  for (i = 1000; i < 2000; ++i)
-    nr += record_cache_admits (c, i, sizeof buf);
-  expect (nr == 0);
+  expect (fill_record_cache (c) > 128);
+  expect (count_admitted (c, 1000, 1000, false) == 0);
   /* The latest marks are still there, and the oldest have been replaced. */
-  expect (record_cache_admits (c, 1999, sizeof buf));
-  for (i = 1000; i < 2000; ++i)
-    nr += record_cache_admits (c, i, sizeof buf);
-  expect (nr < 500);
+  expect (count_admitted (c, 1999, 160, true) == 10);
+  expect (count_admitted (c, 1000, 600, false) == 0);
+  for (i = 0; i < 40 * BLOCK; ++i)
+    expect (is_cached (c, 1, 0));
+  i = count_admitted (c, 1599, 10, true);
+  expect (i == 10);
+  for (i = 0; i < BLOCK * 1000; ++i)
+    expect (is_cached (c, 1, 0));
+  i = count_admitted (c, 1599, 160, true);
+  expect (i > 40 && i < 50); /* no more for the many hits than for some */
   /* No mark lets in what would take more than its share. */
   expect (!record_cache_admits (c, 1, 1 << 19));
   expect (!record_cache_admits (c, 1, 1 << 19));
   record_cache_free (c);
+}
+
+static void
+put_records (struct record_cache *c, unsigned first, unsigned nr)
+{
+  static const uint8_t buf[BLOCK];
+  unsigned i;
+
+  for (i = 0; i < nr; ++i)
+    record_cache_put (c, first + i, 0, buf, sizeof buf);
+}
+
+/* What was used since it came gets another turn, and not a third.  A cache that
+ * was all used does not keep everything else out.
+ */
+static void
+test_record_cache_drops_what_was_not_used (void)
+{
+  struct record_cache *c = record_cache_new (1 << 20);
+  unsigned i, nr, used = 0;
+
+  expect (c != NULL);
+  nr = fill_record_cache (c);
+  for (i = 1; i <= 10; ++i)
+    expect (is_cached (c, i, 0));
+  put_records (c, 1000, 10);
+  for (i = 1; i <= 20; ++i)
+    expect (record_cache_has (c, i) == (i <= 10));
+  put_records (c, 2000, 2 * nr);
+  for (i = 1; i <= 10; ++i)
+    expect (!record_cache_has (c, i));
+
+  for (i = 0; i < nr; ++i)
+    expect (is_cached (c, 2000 + nr + i, 0));
+  put_records (c, 4000, 1);
+  expect (record_cache_has (c, 4000));
+  for (i = 0; i < nr; ++i)
+    used += record_cache_has (c, 2000 + nr + i);
+  expect (used == nr - 1);
+  record_cache_free (c);
+}
+
+static void
+test_leaf_cache_drops_what_was_not_used (void)
+{
+  const size_t size = sizeof (struct cached_leaf) + 16 + 100;
+  static const uint8_t buf[100];
+  struct leaf_cache c;
+  uint64_t i;
+
+  must (leaf_cache_init (&c, 10 * size));
+  for (i = 0; i < 10; ++i)
+    leaf_cache_put (&c, 1, i, 0, buf, sizeof buf);
+  for (i = 0; i < 10; i += 2)
+    expect (leaf_cache_find (&c, 1, i) != NULL);
+  for (i = 10; i < 15; ++i)
+    leaf_cache_put (&c, 1, i, 0, buf, sizeof buf);
+  leaf_cache_assert_consistent (&c, true);
+  for (i = 0; i < 10; ++i)
+    expect ((leaf_cache_find (&c, 1, i) != NULL) == (i % 2 == 0));
+  leaf_cache_destroy (&c);
 }
 
 /* A pointer with another checksum than the record at its address, such as one
@@ -198,12 +282,13 @@ is_block_cached (uint64_t block)
   return record_cache_has (pool->records, address_of (block));
 }
 
-/* In a full cache: a second read, or a CACHE request, brings a record in. */
+/* In a full cache: further reads, or a CACHE request, bring a record in. */
 static void
 test_full_record_cache (void)
 {
   const uint64_t foreign = UINT64_C (1) << 40;
   static uint8_t buf[BLOCK];
+  unsigned reads = 0;
   uint64_t i;
 
   start (1);
@@ -215,8 +300,10 @@ test_full_record_cache (void)
   }
   expect_content (0, 1);
   expect (!is_block_cached (0));
-  expect_content (0, 1);
-  expect (is_block_cached (0));
+  for (; !is_block_cached (0); ++reads) {
+    expect (reads < 20);
+    expect_content (0, 1);
+  }
   expect (!is_block_cached (1));
   must (nbdedup_volume_cache (handle, BLOCK, BLOCK));
   expect (is_block_cached (1));
@@ -287,6 +374,8 @@ test_neighbours (void)
 static const struct engine_case cases[] = {
   CASE (record_cache_keeps_its_budget),
   CASE (record_cache_lets_scans_pass),
+  CASE (record_cache_drops_what_was_not_used),
+  CASE (leaf_cache_drops_what_was_not_used),
   CASE (record_cache_compares_checksums),
   CASE (leaf_cache_follows_the_fold),
   CASE (leaf_cache_takes_nothing_old),

@@ -156,6 +156,32 @@ test_cached (void)
   end ();
 }
 
+/* Blocks that do not compress: one read gets a few that the cache has as well,
+ * but not if they are most.
+ */
+static void
+test_few_cached (void)
+{
+  unsigned i;
+
+  start_with_content (false);
+  for (i = 0; i < 16; i += 4)
+    expect (expect_range (i * BLOCK, BLOCK) == 1);
+  expect (expect_range (0, 16 * BLOCK) == 1);
+  for (i = 0; i < 16; ++i)
+    expect (record_cache_has (pool->records, address_of (i)));
+  record_cache_forget (pool->records, address_of (3));
+  record_cache_forget (pool->records, address_of (9));
+  expect (expect_range (0, 16 * BLOCK) == 2);
+  end ();
+
+  /* Compressed ones would all have to be decompressed again. */
+  start_with_content (true);
+  expect (expect_range (4 * BLOCK, BLOCK) == 1);
+  expect (expect_range (0, 16 * BLOCK) == 2);
+  end ();
+}
+
 static void
 spoil (unsigned block)
 {
@@ -211,8 +237,9 @@ test_failed_run (void)
 }
 
 static const struct engine_case cases[] = {
-  CASE (side_by_side), CASE (compressed), CASE (parts),      CASE (mixed),
-  CASE (cached),       CASE (damage),     CASE (failed_run), { NULL, NULL },
+  CASE (side_by_side), CASE (compressed), CASE (parts),
+  CASE (mixed),        CASE (cached),     CASE (few_cached),
+  CASE (damage),       CASE (failed_run), { NULL, NULL },
 };
 
 /* test-reads [NAME...] */
