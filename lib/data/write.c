@@ -256,6 +256,8 @@ write_runs (struct worker *w, unsigned nr, const unsigned *index,
             const uint32_t *nr_sectors, const struct placement *place)
 {
   const uint32_t sector = w->pool->sector_bytes;
+  const uint32_t max = worker_may_yield (w->wb) ? YIELD_WRITE_BYTES / sector
+                                                : UINT32_MAX;
   struct iovec iov[BATCH_BLOCKS], *last;
   unsigned i, j, nr_iov;
   uint8_t *stored;
@@ -264,7 +266,8 @@ write_runs (struct worker *w, unsigned nr, const unsigned *index,
   for (i = 0; i < nr; i = j) {
     run = 0;
     nr_iov = 0;
-    for (j = i; j < nr && place[j].addr == place[i].addr + run; ++j) {
+    for (j = i; j < nr && place[j].addr == place[i].addr + run && run < max;
+         ++j) {
       stored = (uint8_t *) w->items[index[j]].stored; /* only read */
       last = nr_iov ? &iov[nr_iov - 1] : NULL;
       if (last && (uint8_t *) last->iov_base + last->iov_len == stored)
@@ -276,6 +279,7 @@ write_runs (struct worker *w, unsigned nr, const unsigned *index,
     }
     if (store_writev (w->pool->store, place[i].addr, iov, (int) nr_iov) == -1)
       return -1;
+    worker_yield (w->wb);
   }
   return 0;
 }
@@ -307,7 +311,6 @@ store_new (struct worker *w, const struct dirty_batch *b)
   if (space_alloc (pool->space, nr, nr_sectors, place) == -1 ||
       write_runs (w, nr, index, nr_sectors, place) == -1)
     return -1;
-  worker_yield (w->wb);
   for (i = 0; i < nr; ++i) {
     it = &w->items[index[i]];
     it->record.ptr.addr = place[i].addr;

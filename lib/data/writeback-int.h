@@ -81,8 +81,11 @@ struct dirty_batch {
 #define DIRTY_YIELD 3
 #define DIRTY_ALL 4
 
-/* What a worker computes between two chances for others. */
+/* What a worker computes, and what it writes with one call, between two chances
+ * for others.
+ */
 #define YIELD_BYTES (16u << 10)
+#define YIELD_WRITE_BYTES (128u << 10)
 
 /* Room that only overwrites may use, when there is no other.  Without it a
  * full pool could not accept any, since the new record is written before the
@@ -175,7 +178,8 @@ is_dirty_beyond (const struct writeback *wb, unsigned eighths)
 /* Workers wait while too little is dirty; call it when more is. */
 extern void wake_worker (struct writeback *wb);
 
-/* A worker calls it between blocks, without a lock. */
+/* A worker calls them between blocks, without a lock. */
+extern bool worker_may_yield (struct writeback *wb);
 extern void worker_yield (struct writeback *wb);
 
 /* For waiting.h; 'writeback' is a struct writeback. */

@@ -4,6 +4,10 @@
 
 #include <config.h>
 
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "base/lock.h"
@@ -440,6 +444,18 @@ sched_yield (void)
   return 0;
 }
 
+static _Atomic ssize_t longest_write; /* with one call */
+
+ssize_t
+pwritev (int fd, const struct iovec *iov, int nr_iov, off_t offset)
+{
+  const ssize_t n = syscall (SYS_pwritev, fd, iov, nr_iov, offset, 0);
+
+  if (n > longest_write)
+    longest_write = n;
+  return n;
+}
+
 static void
 wait_until_busy (unsigned nr)
 {
@@ -485,7 +501,9 @@ test_half_of_the_workers_in_the_background (void)
   end ();
 }
 
-/* A worker lets others have its processor, unless they wait for it. */
+/* A worker lets others have its processor, unless they wait for it: between
+ * blocks, and between writes that are not long.
+ */
 static void
 test_workers_yield_in_the_background (void)
 {
@@ -493,18 +511,21 @@ test_workers_yield_in_the_background (void)
   unsigned ms;
 
   start_small (1);
+  longest_write = 0;
   write_blocks (0, QUARTER + 1, 1);
   for (ms = 0; pool->writeback->memory.bytes > QUARTER * BLOCK; ++ms) {
     expect (ms < GIVE_UP_MS);
     poll (NULL, 0, 1);
   }
   expect (nr_yields >= BATCH_BLOCKS / (YIELD_BYTES / BLOCK));
+  expect (longest_write == YIELD_WRITE_BYTES);
   settle ();
 
   nr_yields = 0;
   write_blocks (0, QUARTER / 2, 5000);
   must (nbdedup_volume_flush (handle));
   expect (nr_yields == 0);
+  expect (longest_write > YIELD_WRITE_BYTES);
 
   txg_enter (pool->txg, 0, 0); /* the fold waits for the txg's cut */
   job_start (&fold, do_fold, 0);
