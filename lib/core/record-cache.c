@@ -332,19 +332,21 @@ add (struct record_cache *c, struct cached *e, struct cached_list *dropped)
 }
 
 bool
-record_cache_admits (struct record_cache *c, uint64_t addr, size_t len)
+record_cache_admits (struct record_cache *c, uint64_t addr, size_t len,
+                     bool cheap)
 {
   const uint64_t hash = mix (addr);
   const unsigned mark = (unsigned) (hash >> 32) | 1; /* 0: no mark */
   atomic_uint *slot = &c->marks[hash & (c->nr_marks - 1)];
+  const bool has_room = c->bytes + size_with (len) <= c->max;
 
   if (len > c->max / SHARE_MIN)
     return false;
-  if (c->bytes + size_with (len) <= c->max)
+  if (!cheap && has_room)
     return true;
   if (atomic_load_explicit (slot, memory_order_relaxed) == mark) {
     earn (c, len / MISS_SHARE);
-    return spend (c, ADMISSION_COST * len);
+    return has_room || spend (c, ADMISSION_COST * len);
   }
   atomic_store_explicit (slot, mark, memory_order_relaxed);
   return false;

@@ -32,17 +32,17 @@ extern bool record_cache_get (struct record_cache *cache, uint64_t addr,
                               uint64_t cksum, void *buf, size_t offset,
                               size_t len);
 /* May a record that a client has read go into the cache?  While there is room,
- * always.  Later it costs a copy and another record's place, so only if the
- * caller has asked for this address before, not long ago, and the hits of
- * others have paid for it: what is read once (a backup) passes by, and little
- * of random reads of far more than the budget goes in.  Source of the first:
- * the doorkeeper of G. Einziger, R. Friedman, B. Manes, "TinyLFU: A Highly
- * Efficient Cache Admission Policy", ACM Transactions on Storage 13 (4), 2017;
- * the marks here are a direct-mapped table instead of a Bloom filter, so they
- * age by themselves.
+ * always; but a 'cheap' one, for which the page cache would do nearly as well,
+ * only if the caller has asked for this address before, not long ago.  Later it
+ * costs another record's place, so both that and hits of others that pay for
+ * it: what is read once (a backup) passes by, and little of random reads of far
+ * more than the budget goes in.  Source of the marks: the doorkeeper of
+ * G. Einziger, R. Friedman, B. Manes, "TinyLFU: A Highly Efficient Cache
+ * Admission Policy", ACM Transactions on Storage 13 (4), 2017; here they are a
+ * direct-mapped table instead of a Bloom filter, so they age by themselves.
  */
-extern bool
-record_cache_admits (struct record_cache *cache, uint64_t addr, size_t len);
+extern bool record_cache_admits (struct record_cache *cache, uint64_t addr,
+                                 size_t len, bool cheap);
 /* Copies the data; may do nothing.  'cksum' is the stored bytes' checksum. */
 extern void record_cache_put (struct record_cache *cache, uint64_t addr,
                               uint64_t cksum, const void *data, size_t len);

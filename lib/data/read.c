@@ -202,13 +202,18 @@ enum keep {
   KEEP_ALWAYS,
 };
 
+/* The client has read 'len' bytes of the record.  To read all of one that is
+ * not compressed costs a copy and a checksum.
+ */
 static void
 keep_record (struct nbdedup_pool *pool, const struct pointer *ptr,
-             const uint8_t *data, uint32_t lsize, enum keep keep)
+             const uint8_t *data, uint32_t lsize, size_t len, enum keep keep)
 {
+  const bool cheap = ptr->codec == CODEC_NONE && len == lsize;
+
   if (keep == KEEP_ALWAYS ||
       (keep == KEEP_ADMITTED &&
-       record_cache_admits (pool->records, ptr->addr, lsize)))
+       record_cache_admits (pool->records, ptr->addr, lsize, cheap)))
     record_cache_put (pool->records, ptr->addr, ptr->cksum, data, lsize);
 }
 
@@ -240,7 +245,7 @@ get_record (struct nbdedup_pool *pool, const struct pointer *ptr,
   if (ret == -1 && errno == EIO)
     ret = read_copy (pool, ptr, lsize, r, out);
   if (ret == 0)
-    keep_record (pool, ptr, out, lsize, keep);
+    keep_record (pool, ptr, out, lsize, len, keep);
   if (ret == 0 && out != buf)
     memcpy (buf, out + offset, len);
   if (r)
@@ -409,7 +414,7 @@ unpack_run (struct nbdedup_pool *pool, const struct run *run, struct reader *r,
     else if (in != out)
       memcpy (out, in, run->lsize);
     if (!(run->cached >> i & 1))
-      keep_record (pool, p, out, run->lsize, KEEP_ADMITTED);
+      keep_record (pool, p, out, run->lsize, run->lsize, KEEP_ADMITTED);
   }
   return i;
 }

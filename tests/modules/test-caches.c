@@ -58,7 +58,7 @@ count_admitted (struct record_cache *c, unsigned first, unsigned nr, bool same)
   unsigned i, admitted = 0;
 
   for (i = 0; i < nr; ++i)
-    admitted += record_cache_admits (c, same ? first : first + i, BLOCK);
+    admitted += record_cache_admits (c, same ? first : first + i, BLOCK, false);
   return admitted;
 }
 
@@ -68,7 +68,7 @@ fill_record_cache (struct record_cache *c)
   static const uint8_t buf[BLOCK];
   unsigned i;
 
-  for (i = 1; record_cache_admits (c, i, sizeof buf); ++i) {
+  for (i = 1; record_cache_admits (c, i, sizeof buf, false); ++i) {
     expect (i < 1000);
     record_cache_put (c, i, 0, buf, sizeof buf);
   }
@@ -99,8 +99,22 @@ test_record_cache_lets_scans_pass (void)
   i = count_admitted (c, 1599, 160, true);
   expect (i > 40 && i < 50); /* no more for the many hits than for some */
   /* No mark lets in what would take more than its share. */
-  expect (!record_cache_admits (c, 1, 1 << 19));
-  expect (!record_cache_admits (c, 1, 1 << 19));
+  expect (!record_cache_admits (c, 1, 1 << 19, false));
+  expect (!record_cache_admits (c, 1, 1 << 19, false));
+  record_cache_free (c);
+}
+
+/* While there is room, what costs a read little comes at its second read. */
+static void
+test_record_cache_takes_cheap_ones_later (void)
+{
+  struct record_cache *c = record_cache_new (1 << 20);
+
+  expect (c != NULL);
+  expect (record_cache_admits (c, 1, BLOCK, false));
+  expect (!record_cache_admits (c, 2, BLOCK, true));
+  expect (record_cache_admits (c, 2, BLOCK, true));
+  expect (record_cache_admits (c, 2, BLOCK, true));
   record_cache_free (c);
 }
 
@@ -267,7 +281,7 @@ test_record_cache_forgets (void)
   start (1);
   write_block (0, 1);
   settle ();
-  expect_content (0, 1); /* now the record is cached */
+  expect_and_cache (0, 1);
   must (map_get (pool->map, volume->layer, 0, 1, &state, &ptr));
   expect (is_cached (pool->records, ptr.addr, ptr.cksum));
   b = reuse_address_of_block_0 ();
@@ -294,7 +308,7 @@ test_full_record_cache (void)
   start (1);
   write_blocks (0, 2, 1);
   settle ();
-  for (i = foreign; record_cache_admits (pool->records, i, BLOCK); ++i) {
+  for (i = foreign; record_cache_admits (pool->records, i, BLOCK, false); ++i) {
     expect (i < foreign + 100000);
     record_cache_put (pool->records, i, 0, buf, BLOCK);
   }
@@ -374,6 +388,7 @@ test_neighbours (void)
 static const struct engine_case cases[] = {
   CASE (record_cache_keeps_its_budget),
   CASE (record_cache_lets_scans_pass),
+  CASE (record_cache_takes_cheap_ones_later),
   CASE (record_cache_drops_what_was_not_used),
   CASE (leaf_cache_drops_what_was_not_used),
   CASE (record_cache_compares_checksums),

@@ -331,8 +331,8 @@ test_nothing_waits_for_a_cached_record (void)
   start_two_volumes ();
   write_blocks (5, 2, 1);
   settle ();
-  expect_content (5, 1); /* now it is in the cache */
-  expect_content (6, 2);
+  expect_and_cache (5, 1);
+  expect_and_cache (6, 2);
   start_trapped (&reader, do_trapped_read, 5, 3);
   expect_content (6, 2);
   expect_content (5, 1);

@@ -116,7 +116,7 @@ test_repaired_from_memory (void)
   start (1);
   write_blocks (0, 20, 1);
   settle ();
-  expect_content (7, 8); /* now the record cache has it */
+  expect_and_cache (7, 8);
   spoil (address_of (7));
   expect_scrub (0, 1);
   expect_scrub (0, 0);

@@ -526,7 +526,7 @@ start_with_lists (void)
   reopen_pool ();
   start_warmer ();
   for (i = 64; i < 128; ++i)
-    expect_content (i, i + 1);
+    expect_and_cache (i, i + 1);
   reopen_pool ();
 }
 
@@ -602,6 +602,7 @@ test_resolved_leaves (void)
   start_warmer ();
   clone = open_volume ("c");
   must (nbdedup_volume_read (clone, buf, BLOCK, 5 * BLOCK));
+  must (nbdedup_volume_read (clone, buf, BLOCK, 5 * BLOCK)); /* cached now */
   nbdedup_volume_close (clone);
   expect (nr_leaves () == 2);
   reopen_pool ();
@@ -649,7 +650,7 @@ read_and_save (void)
 
   start_warmer ();
   for (i = 128; i < 192; ++i)
-    expect_content (i, i + 1);
+    expect_and_cache (i, i + 1);
   warmer_save_lists (pool->warmer);
   return 0;
 }

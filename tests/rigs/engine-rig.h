@@ -19,6 +19,7 @@
 #include <stdint.h>
 
 #include "core/engine.h"
+#include "core/record-cache.h"
 #include "rigs/pool-util.h"
 
 #define BLOCK 4096u
@@ -67,6 +68,16 @@ extern void write_blocks (uint64_t block, unsigned nr, uint64_t content);
 extern void expect_content_at (int line, uint64_t block, uint64_t content);
 #define expect_content(block, content)                                         \
   expect_content_at (__LINE__, block, content)
+
+/* The record cache has the block then: one that is not compressed comes there at
+ * its second read.
+ */
+#define expect_and_cache(block, content)                                       \
+  do {                                                                         \
+    expect_content (block, content);                                           \
+    expect_content (block, content);                                           \
+    expect (record_cache_has (pool->records, address_of (block)));             \
+  } while (0)
 
 /* The address of the block's record. */
 extern uint64_t address_of (uint64_t block);
