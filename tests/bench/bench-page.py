@@ -246,12 +246,14 @@ def latency(page):
              "nbdkit file works only while it answers. nbdedup hashes and "
              "compresses in threads of its own. While less than half of "
              "dirty-max is taken only half of them run, and below three "
-             "eighths they give way after every 16 KiB, but a thread does not "
-             "while it is in the kernel, or holds a lock: with two processors "
-             "one request in a hundred waits for that. A lower priority of "
-             "these threads (nice 5 to 19, SCHED_BATCH), other slices (0.1 to "
-             "100 ms) and smaller batches did not change it; SCHED_IDLE would "
-             "let a busy guest stop all writes.", "")
+             "eighths they give way after every 16 KiB, and write 128 KiB at "
+             "once. What is left, with two processors, is the fold of each "
+             "second, and the kernel's thread that writes for its sync: one "
+             "request in a hundred waits for them, and nbdkit file syncs "
+             "nothing. A lower priority of the threads (nice 5 to 19, "
+             "SCHED_BATCH), other slices (0.1 to 100 ms), smaller batches and "
+             "a fold that gives way did not change it; SCHED_IDLE would let a "
+             "busy guest stop all writes.", "")
     page.plot("latency", "latency at half of the rate", bars,
               "p99 at half of the rate, microseconds (logarithmic)",
               [(line, {which: f["half_latency_p99_us"] for which, f in
