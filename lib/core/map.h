@@ -7,9 +7,9 @@
  *
  *  - the open txg's changes, and the folding txg's, by leaf;
  *
- *  - an LRU cache of leaves, also of the fact that a leaf has no row.  The
- *    checksums of pool.db's pages make that fact as reliable as a row: a
- *    tree that lost a row by damage cannot be read at all.
+ *  - a cache of leaves (leaf-cache.h), also of the fact that a leaf has no
+ *    row.  The checksums of pool.db's pages make that fact as reliable as a
+ *    row: a tree that lost a row by damage cannot be read at all.
  *
  * The cache holds a head's own rows, and, for a frozen layer, its content
  * combined with that of all layers below it ("resolved").  A resolved leaf
