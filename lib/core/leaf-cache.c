@@ -8,10 +8,8 @@
 
 #include "base/mix.h"
 #include "core/leaf-cache.h"
+#include "core/second-chance.h"
 #include "format/format.h"
-
-/* The most used leaves that get another turn before one is dropped. */
-#define TURNS_MAX 16
 
 int
 leaf_cache_init (struct leaf_cache *c, size_t max_bytes)
@@ -67,9 +65,15 @@ leaf_cache_find (struct leaf_cache *c, uint64_t key, uint64_t leaf)
 }
 
 static size_t
+size_with (size_t len)
+{
+  return sizeof (struct cached_leaf) + 16 + len;
+}
+
+static size_t
 size_of (const struct cached_leaf *cl)
 {
-  return sizeof *cl + 16 + cl->len;
+  return size_with (cl->len);
 }
 
 void
@@ -111,7 +115,7 @@ leaf_cache_put_cold (struct leaf_cache *c, uint64_t key, uint64_t leaf,
 
   if (find (c, key, leaf))
     return true;
-  if (c->bytes + sizeof *cl + 16 + len > c->max)
+  if (c->bytes + size_with (len) > c->max)
     return false;
   cl = insert (c, key, leaf, source, buf, len);
   if (cl)
@@ -119,19 +123,19 @@ leaf_cache_put_cold (struct leaf_cache *c, uint64_t key, uint64_t leaf,
   return cl != NULL;
 }
 
+/* Before the new leaf is in the list: see record-cache.c. */
 static void
-make_room (struct leaf_cache *c)
+make_room (struct leaf_cache *c, size_t bytes)
 {
   struct cached_leaf *cl;
-  unsigned turns = 0;
+  unsigned chances = 0;
 
-  while (c->bytes > c->max) {
+  while (c->bytes + bytes > c->max) {
     cl = TAILQ_FIRST (&c->lru);
-    if (!cl->used || ++turns > TURNS_MAX) {
+    if (!second_chance (&cl->used, &chances)) {
       leaf_cache_drop (c, cl);
       continue;
     }
-    cl->used = false;
     TAILQ_REMOVE (&c->lru, cl, lru);
     TAILQ_INSERT_TAIL (&c->lru, cl, lru);
   }
@@ -145,13 +149,12 @@ leaf_cache_put (struct leaf_cache *c, uint64_t key, uint64_t leaf,
 
   if (cl)
     leaf_cache_drop (c, cl);
-  if (c->max == 0)
+  if (size_with (len) > c->max)
     return;
+  make_room (c, size_with (len));
   cl = insert (c, key, leaf, source, buf, len);
-  if (cl == NULL)
-    return;
-  TAILQ_INSERT_TAIL (&c->lru, cl, lru);
-  make_room (c);
+  if (cl)
+    TAILQ_INSERT_TAIL (&c->lru, cl, lru);
 }
 
 void

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /* A cache of packed leaves, by (key, leaf).  It first drops those that were not
- * used lately (CLOCK, as in record-cache.c).  To forget all leaves of a layer
+ * used lately (second-chance.h).  To forget all leaves of a layer
  * at once, the caller gives the layer another key: no lookup finds the entries
  * under the old key, and they age out.  It has no lock of its own.
  */
@@ -29,9 +29,7 @@ struct cached_leaf {
 
 struct leaf_cache {
   struct hashtable table;
-  TAILQ_HEAD (cached_leaves, cached_leaf)
-  lru; /* owned; the first to be
-                                                * dropped first */
+  TAILQ_HEAD (cached_leaves, cached_leaf) lru; /* owned; oldest first */
   size_t bytes, max;
 };
 

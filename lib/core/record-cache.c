@@ -14,6 +14,7 @@
 #include "base/hashtable.h"
 #include "base/mix.h"
 #include "core/record-cache.h"
+#include "core/second-chance.h"
 
 /* Threads copy from an entry without the lock: each holds a reference, and so
  * does the table.  An entry never changes, and the last reference frees it, so
@@ -80,9 +81,6 @@ struct record_cache {
  * blocks, one lookup in five at that of another entry.
  */
 #define COUNTS_PER_MARK 4
-
-/* The most used entries that get another turn before one is dropped. */
-#define TURNS_MAX 16
 
 static int
 init_marks (struct record_cache *c)
@@ -180,23 +178,23 @@ drop_locked (struct record_cache *c, struct cached *e,
   TAILQ_INSERT_TAIL (dropped, e, lru);
 }
 
-/* CLOCK: a hit only marks its entry, for moving it in the list would touch two
- * others, which are seldom in the processor's cache.  What was used gets
- * another turn, but one call does not look at many.
+/* Before the new entry is in the list: among a few that were all used it would
+ * be the first to go.
  */
 static void
-make_room_locked (struct record_cache *c, struct cached_list *dropped)
+make_room_locked (struct record_cache *c, size_t bytes,
+                  struct cached_list *dropped)
 {
-  unsigned turns = 0;
+  unsigned chances = 0;
   struct cached *e;
 
-  while (c->bytes > c->max) {
+  assert (bytes <= c->max);
+  while (c->bytes + bytes > c->max) {
     e = TAILQ_FIRST (&c->lru);
-    if (!e->used || ++turns > TURNS_MAX) {
+    if (!second_chance (&e->used, &chances)) {
       drop_locked (c, e, dropped);
       continue;
     }
-    e->used = false;
     TAILQ_REMOVE (&c->lru, e, lru);
     TAILQ_INSERT_TAIL (&c->lru, e, lru);
   }
@@ -326,9 +324,9 @@ add (struct record_cache *c, struct cached *e, struct cached_list *dropped)
     TAILQ_INSERT_TAIL (dropped, e, lru);
     return;
   }
+  make_room_locked (c, size_of (e), dropped);
   insert_locked (c, e);
   TAILQ_INSERT_TAIL (&c->lru, e, lru);
-  make_room_locked (c, dropped);
 }
 
 bool

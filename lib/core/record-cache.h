@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /* Decompressed records, by address, within a budget of bytes.  The cache first
- * drops those that were not used lately (CLOCK).
+ * drops those that were not used lately (second-chance.h).
  *
  * An address has one content while its record lives.  Before its space is
  * reused, when no thread that read the old content is left (quiesce.h), the

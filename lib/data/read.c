@@ -352,6 +352,16 @@ struct run {
   bool as_stored;  /* no record is compressed */
 };
 
+static bool
+are_as_stored (const struct pointer *ptrs, unsigned nr)
+{
+  unsigned i = 0;
+
+  while (i < nr && ptrs[i].codec == CODEC_NONE)
+    i++;
+  return i == nr;
+}
+
 /* Records that lie side by side in the store: the leading ones that the cache
  * does not have.  Or all of them, if most are not there and none is compressed:
  * then one read costs less than many smaller ones and copies between them.
@@ -360,7 +370,7 @@ static struct run
 find_run (struct nbdedup_pool *pool, const struct pointer *ptrs, uint32_t lsize,
           unsigned nr)
 {
-  struct run run = { ptrs, lsize, pool->sector_bytes, 0, 0, true };
+  struct run run = { ptrs, lsize, pool->sector_bytes, 0, 0, false };
   uint64_t addrs[RUN_BYTES_MAX / BLOCK_SIZE_MIN], addr = ptrs[0].addr;
   unsigned i;
 
@@ -369,16 +379,17 @@ find_run (struct nbdedup_pool *pool, const struct pointer *ptrs, uint32_t lsize,
   for (i = 0; i < nr && ptrs[i].addr == addr; ++i) {
     addrs[i] = addr;
     addr += sectors_of (ptrs[i].psize, run.sector);
-    run.as_stored &= ptrs[i].codec == CODEC_NONE;
   }
   if (i < 2)
     return run;
   run.nr = i;
+  run.as_stored = are_as_stored (ptrs, i);
   run.cached = record_cache_present (pool->records, addrs, i);
   if (run.cached == 0 ||
       (run.as_stored && 2 * (unsigned) __builtin_popcountll (run.cached) <= i))
     return run;
   run.nr = (unsigned) __builtin_ctzll (run.cached);
+  run.as_stored = are_as_stored (ptrs, run.nr);
   return run;
 }
 

@@ -22,7 +22,7 @@
 #include "space/space.h"
 
 /* The most blocks whose room, versions and places in the queue one call of
- * writeback_write_blocks gets.  In requests of many small blocks the locks for
+ * writeback_write_run gets.  In requests of many small blocks the locks for
  * that would cost more than the copy.
  */
 #define RUN_BLOCKS 32

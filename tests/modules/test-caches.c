@@ -158,6 +158,23 @@ test_record_cache_drops_what_was_not_used (void)
   record_cache_free (c);
 }
 
+/* A few large records, all used, let one in. */
+static void
+test_record_cache_of_few (void)
+{
+  struct record_cache *c = record_cache_new (5 * BLOCK);
+  unsigned i, nr;
+
+  expect (c != NULL);
+  nr = fill_record_cache (c);
+  expect (nr == 4);
+  for (i = 1; i <= nr; ++i)
+    expect (is_cached (c, i, 0));
+  put_records (c, 1000, 1);
+  expect (record_cache_has (c, 1000) && !record_cache_has (c, 1));
+  record_cache_free (c);
+}
+
 static void
 test_leaf_cache_drops_what_was_not_used (void)
 {
@@ -390,6 +407,7 @@ static const struct engine_case cases[] = {
   CASE (record_cache_lets_scans_pass),
   CASE (record_cache_takes_cheap_ones_later),
   CASE (record_cache_drops_what_was_not_used),
+  CASE (record_cache_of_few),
   CASE (leaf_cache_drops_what_was_not_used),
   CASE (record_cache_compares_checksums),
   CASE (leaf_cache_follows_the_fold),
