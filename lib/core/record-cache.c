@@ -58,6 +58,12 @@ struct record_cache {
  */
 #define SHARE_MIN 4
 
+/* Cheap records go in at their first read only while less than this share of
+ * the budget is taken: so a small set of hot blocks is here soon, and in the
+ * file "warm", and a read of a whole disk copies little.
+ */
+#define CHEAP_SHARE 4
+
 /* One mark for so many bytes of the budget: as many as there are entries of the
  * smallest blocks, and four times as many as of 16 KiB, so that a block that is
  * read again after four times what the cache holds is still known.
@@ -336,11 +342,12 @@ record_cache_admits (struct record_cache *c, uint64_t addr, size_t len,
   const uint64_t hash = mix (addr);
   const unsigned mark = (unsigned) (hash >> 32) | 1; /* 0: no mark */
   atomic_uint *slot = &c->marks[hash & (c->nr_marks - 1)];
-  const bool has_room = c->bytes + size_with (len) <= c->max;
+  const size_t bytes = c->bytes + size_with (len);
+  const bool has_room = bytes <= c->max;
 
   if (len > c->max / SHARE_MIN)
     return false;
-  if (!cheap && has_room)
+  if (bytes <= (cheap ? c->max / CHEAP_SHARE : c->max))
     return true;
   if (atomic_load_explicit (slot, memory_order_relaxed) == mark) {
     earn (c, len / MISS_SHARE);

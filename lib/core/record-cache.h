@@ -33,13 +33,15 @@ extern bool record_cache_get (struct record_cache *cache, uint64_t addr,
                               size_t len);
 /* May a record that a client has read go into the cache?  While there is room,
  * always; but a 'cheap' one, for which the page cache would do nearly as well,
- * only if the caller has asked for this address before, not long ago.  Later it
- * costs another record's place, so both that and hits of others that pay for
- * it: what is read once (a backup) passes by, and little of random reads of far
- * more than the budget goes in.  Source of the marks: the doorkeeper of
- * G. Einziger, R. Friedman, B. Manes, "TinyLFU: A Highly Efficient Cache
- * Admission Policy", ACM Transactions on Storage 13 (4), 2017; here they are a
- * direct-mapped table instead of a Bloom filter, so they age by themselves.
+ * once a quarter of the budget is taken only if the caller has asked for this
+ * address before, not long ago.  Later it costs another record's place, so both
+ * that and hits of others that pay for it: what is read once (a backup) passes
+ * by, and little of random reads of far more than the budget goes in.
+ *
+ * Source of the marks: the doorkeeper of G. Einziger, R. Friedman, B. Manes,
+ * "TinyLFU: A Highly Efficient Cache Admission Policy", ACM Transactions on
+ * Storage 13 (4), 2017; here they are a direct-mapped table instead of a Bloom
+ * filter, so they age by themselves.
  */
 extern bool record_cache_admits (struct record_cache *cache, uint64_t addr,
                                  size_t len, bool cheap);

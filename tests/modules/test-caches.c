@@ -104,13 +104,23 @@ test_record_cache_lets_scans_pass (void)
   record_cache_free (c);
 }
 
-/* While there is room, what costs a read little comes at its second read. */
+/* Once a quarter is full, what costs a read little comes at its second read,
+ * and everything else at its first while there is room.
+ */
 static void
 test_record_cache_takes_cheap_ones_later (void)
 {
+  static const uint8_t buf[BLOCK];
   struct record_cache *c = record_cache_new (1 << 20);
+  unsigned i;
 
   expect (c != NULL);
+  for (i = 100; record_cache_admits (c, i, BLOCK, true); ++i) {
+    expect (i < 1000);
+    record_cache_put (c, i, 0, buf, sizeof buf);
+  }
+  expect ((i - 100) * BLOCK > (1 << 20) / 5);
+  expect ((i - 100) * BLOCK < (1 << 20) / 3);
   expect (record_cache_admits (c, 1, BLOCK, false));
   expect (!record_cache_admits (c, 2, BLOCK, true));
   expect (record_cache_admits (c, 2, BLOCK, true));
