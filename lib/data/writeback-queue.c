@@ -42,26 +42,6 @@ set_active_locked (struct writeback *wb, struct volume *v, bool active)
   }
 }
 
-void
-make_ready_locked (struct writeback *wb, struct volume *v, enum ready level)
-{
-  struct dirty_blocks *db = &v->dirty;
-
-  assert_held (&db->lock);
-  if (db->ready >= (int) level)
-    return;
-  WITH_LOCK (&wb->lock);
-  WITH_CONSISTENT (writeback, wb);
-  if (db->ready >= (int) level)
-    return;
-  if (db->ready != READY_NONE)
-    TAILQ_REMOVE (&wb->ready[db->ready], v, dirty.ready_link);
-  TAILQ_INSERT_TAIL (&wb->ready[level], v, dirty.ready_link);
-  db->ready = (int) level;
-  if (level == READY_URGENT || is_dirty_beyond (wb, DIRTY_BEGIN))
-    pthread_cond_signal (&wb->work);
-}
-
 /* Are versions written only so that there is room for others later? */
 static bool
 is_in_background (const struct writeback *wb, unsigned eighths)
@@ -78,6 +58,30 @@ may_begin (const struct writeback *wb)
   if (is_in_background (wb, DIRTY_ALL))
     nr = (nr + 1) / 2;
   return wb->nr_busy < nr + wb->nr_waiting;
+}
+
+/* A worker that may not begin would only sleep again.  The next busy one that
+ * has finished finds the volume in the list.
+ */
+void
+make_ready_locked (struct writeback *wb, struct volume *v, enum ready level)
+{
+  struct dirty_blocks *db = &v->dirty;
+
+  assert_held (&db->lock);
+  if (db->ready >= (int) level)
+    return;
+  WITH_LOCK (&wb->lock);
+  WITH_CONSISTENT (writeback, wb);
+  if (db->ready >= (int) level)
+    return;
+  if (db->ready != READY_NONE)
+    TAILQ_REMOVE (&wb->ready[db->ready], v, dirty.ready_link);
+  TAILQ_INSERT_TAIL (&wb->ready[level], v, dirty.ready_link);
+  db->ready = (int) level;
+  if ((level == READY_URGENT || is_dirty_beyond (wb, DIRTY_BEGIN)) &&
+      may_begin (wb))
+    pthread_cond_signal (&wb->work);
 }
 
 /* A worker leaves the busy ones and looks at the sum of bytes; this thread
