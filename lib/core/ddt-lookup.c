@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#include <config.h>
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/waiting.h"
+#include "core/ddt-int.h"
+
+/* Put a record of pool.db in the cache, unless its digest already has an
+ * entry, or the record has died or left the index since it was read.
+ */
+static void
+cache_record_locked (struct ddt *ddt, const struct record *r)
+{
+  struct ddt_entry *e;
+
+  if (!(r->flags & RECORD_INDEXED) || ddt->budget_bytes == 0 ||
+      is_hidden_locked (ddt, r->ptr.addr) ||
+      find_entry_locked (ddt, &r->digest, r->lsize, r->domain))
+    return;
+  e = calloc (1, sizeof *e);
+  if (e == NULL)
+    return; /* a cache may drop entries */
+  e->record = *r;
+  hashtable_insert (&ddt->by_digest, &e->link, hash_of (&r->digest));
+  add_clean_locked (ddt, e);
+}
+
+/* 1: a reference was taken; 0: not in memory, and if '*stored' is false, not in
+ * pool.db either.
+ */
+static int
+lookup_memory (struct ddt *ddt, const struct digest *digest, uint32_t lsize,
+               uint64_t domain, struct pointer *ptr, struct index_runs *runs,
+               bool *stored)
+{
+  struct ddt_entry *e;
+
+  WITH_LOCK (&ddt->lock);
+  WITH_CONSISTENT (ddt, ddt);
+  e = find_entry_locked (ddt, digest, lsize, domain);
+  if (e == NULL) {
+    *stored = ddt_filter_may_have_locked (ddt->filter, digest_prefix (digest));
+    ddt->misses += !*stored;
+    *runs = ddt->runs;
+    return 0;
+  }
+  /* Its entry was removed when it died, or was pruned. */
+  assert (!is_hidden_locked (ddt, e->record.ptr.addr));
+  if (!e->is_new) {
+    TAILQ_REMOVE (&ddt->lru, e, lru);
+    TAILQ_INSERT_TAIL (&ddt->lru, e, lru);
+  }
+  ddt->hits++;
+  return take_ref_locked (ddt, &e->record, ptr);
+}
+
+/* A row of table "record", read without the lock. */
+struct group_row {
+  struct blob records;
+  uint64_t group;
+};
+
+/* Has this group, or the one before it, had a hit lately?  Remember it. */
+static bool
+is_near_locked (struct ddt *ddt, uint64_t group)
+{
+  uint64_t *here = &ddt->recent[group % NR_RECENT];
+  bool near = *here == group + 1 ||
+    (group > 0 && ddt->recent[(group - 1) % NR_RECENT] == group);
+
+  assert_held (&ddt->lock);
+  *here = group + 1;
+  return near;
+}
+
+/* Look for a record at 'addr' with the digest in the row of its group.
+ * A copy of an image repeats the order in which the records were written: at
+ * the second hit nearby the function caches the rest of the row.  It does not
+ * at the first, because scattered duplicates would drive everything else out of
+ * the cache, and each pay for a row of entries that no lookup finds.
+ */
+static int
+take_from_row (struct ddt *ddt, struct group_row *row, uint64_t addr,
+               const struct digest *digest, uint32_t lsize, uint64_t domain,
+               struct pointer *ptr)
+{
+  struct record r;
+  size_t off = 0;
+  int found = 0;
+
+  WITH_LOCK (&ddt->lock);
+  WITH_CONSISTENT (ddt, ddt);
+  while (record_next (row->group, row->records.p, row->records.len, &off, &r) ==
+         1) {
+    if (!found) {
+      if (r.ptr.addr != addr)
+        continue;
+      if (!(r.flags & RECORD_INDEXED) || r.lsize != lsize ||
+          r.domain != domain ||
+          memcmp (&r.digest, digest, sizeof *digest) != 0 ||
+          is_hidden_locked (ddt, addr) || take_ref_locked (ddt, &r, ptr) == -1)
+        return 0;
+      found = 1;
+    }
+    cache_record_locked (ddt, &r);
+    if (r.ptr.addr == addr && !is_near_locked (ddt, row->group))
+      return 1;
+  }
+  return found;
+}
+
+/* Look in one run.  An entry that another run removes is of a dead record, or
+ * of none, or its sectors have a record that is not in the index: a copy, or
+ * one of a volume without dedup, even of the same content.
+ */
+static int
+lookup_run (struct ddt *ddt, struct meta_conn *c, unsigned run,
+            const struct digest *digest, uint32_t lsize, uint64_t domain,
+            struct pointer *ptr)
+{
+  const uint64_t prefix = digest_prefix (digest);
+  struct blob index CLEANUP_BLOB = { NULL };
+  struct group_row row = { .group = 0 };
+  struct index_entry e;
+  uint64_t low;
+  size_t off;
+  int found = 0;
+
+  if (meta_index_get (c, run, prefix, &low, &index) != 1)
+    return 0;
+  for (off = meta_index_find (&index, prefix); off < index.len && !found;
+       off += INDEX_ENTRY_LEN) {
+    index_entry_unpack (index.p + off, &e);
+    if (e.prefix != prefix)
+      break;
+    if (e.removed)
+      continue;
+    row.group = e.addr / RECORD_GROUP_SECTORS;
+    if (meta_record_get (c, row.group, &row.records) == 1)
+      found = take_from_row (ddt, &row, e.addr, digest, lsize, domain, ptr);
+  }
+  blob_free (&row.records);
+  return found;
+}
+
+/* The largest runs first: most entries are there. */
+static int
+lookup_meta (struct ddt *ddt, struct meta_conn *c,
+             const struct index_runs *runs, const struct digest *digest,
+             uint32_t lsize, uint64_t domain, struct pointer *ptr)
+{
+  unsigned run;
+  int found = 0;
+
+  for (run = INDEX_RUNS; run-- > 0 && !found;)
+    if (index_runs_has (runs, run))
+      found = lookup_run (ddt, c, run, digest, lsize, domain, ptr);
+  return found;
+}
+
+int
+ddt_lookup (struct ddt *ddt, const struct digest *digest, uint32_t lsize,
+            uint64_t domain, struct pointer *ptr)
+{
+  struct index_runs runs = { { 0 } };
+  struct meta_conn *c;
+  bool stored = true;
+  int r;
+
+  /* Memory first: a record that moves to pool.db between the two lookups is
+   * found by the second.
+   */
+  r = lookup_memory (ddt, digest, lsize, domain, ptr, &runs, &stored);
+  if (r != 0 || !stored)
+    return r == 1;
+  waiting_begin ();
+  c = meta_reader_get (ddt->meta);
+  r = lookup_meta (ddt, c, &runs, digest, lsize, domain, ptr);
+  meta_reader_put (ddt->meta, c);
+  waiting_end ();
+  WITH_LOCK (&ddt->lock);
+  WITH_CONSISTENT (ddt, ddt);
+  ddt->misses++;
+  return r;
+}
