@@ -171,7 +171,7 @@ fold_ref_locked (void *opaque, struct hashtable_link *l)
     else {
       if (e->record.flags & RECORD_INDEXED)
         hashtable_remove (&ddt->by_digest, &e->link);
-      free (e);
+      spares_give (&ddt->spare_entries, e, SPARES_MAX);
     }
   }
   if (!r->dead && !r->pruned && r->entry == NULL && !r->taken[ddt->open])

@@ -14,6 +14,7 @@
 #include "base/hashtable.h"
 #include "base/invariant.h"
 #include "base/lock.h"
+#include "base/spares.h"
 #include "core/ddt-filter.h"
 #include "core/ddt.h"
 
@@ -49,6 +50,9 @@ struct ref {
  */
 #define NR_RECENT 64u
 
+/* A fold frees what some seconds of new records then take: 4 MiB in all. */
+#define SPARES_MAX 16384
+
 struct ddt {
   struct meta *meta;         /* not owned; outlives the ddt */
   size_t budget_bytes;       /* for CLEAN entries and the filter */
@@ -58,6 +62,7 @@ struct ddt {
   struct hashtable by_digest, refs;
   TAILQ_HEAD (, ddt_entry) lru; /* least recently used first */
   size_t nr_clean;
+  struct spares spare_refs, spare_entries; /* at most SPARES_MAX of each */
   struct index_runs runs;
   uint64_t recent[NR_RECENT]; /* is_near_locked: groups + 1; 0: none */
   unsigned open;              /* parity of the open txg */

@@ -21,7 +21,7 @@ cache_record_locked (struct ddt *ddt, const struct record *r)
       is_hidden_locked (ddt, r->ptr.addr) ||
       find_entry_locked (ddt, &r->digest, r->lsize, r->domain))
     return;
-  e = calloc (1, sizeof *e);
+  e = spares_take (&ddt->spare_entries, sizeof *e) ?: calloc (1, sizeof *e);
   if (e == NULL)
     return; /* a cache may drop entries */
   e->record = *r;
@@ -29,24 +29,19 @@ cache_record_locked (struct ddt *ddt, const struct record *r)
   add_clean_locked (ddt, e);
 }
 
-/* 1: a reference was taken; 0: not in memory, and if '*stored' is false, not in
- * pool.db either.
- */
-static int
-lookup_memory (struct ddt *ddt, const struct digest *digest, uint32_t lsize,
-               uint64_t domain, struct pointer *ptr, struct index_runs *runs,
-               bool *stored)
+/* False: not in memory, and may be in pool.db. */
+static bool
+answer_locked (struct ddt *ddt, struct ddt_query *q, uint32_t lsize,
+               uint64_t domain)
 {
-  struct ddt_entry *e;
+  struct ddt_entry *e = find_entry_locked (ddt, q->digest, lsize, domain);
 
-  WITH_LOCK (&ddt->lock);
-  WITH_CONSISTENT (ddt, ddt);
-  e = find_entry_locked (ddt, digest, lsize, domain);
+  q->found = false;
   if (e == NULL) {
-    *stored = ddt_filter_may_have_locked (ddt->filter, digest_prefix (digest));
-    ddt->misses += !*stored;
-    *runs = ddt->runs;
-    return 0;
+    if (ddt_filter_may_have_locked (ddt->filter, digest_prefix (q->digest)))
+      return false;
+    ddt->misses++;
+    return true;
   }
   /* Its entry was removed when it died, or was pruned. */
   assert (!is_hidden_locked (ddt, e->record.ptr.addr));
@@ -55,7 +50,25 @@ lookup_memory (struct ddt *ddt, const struct digest *digest, uint32_t lsize,
     TAILQ_INSERT_TAIL (&ddt->lru, e, lru);
   }
   ddt->hits++;
-  return take_ref_locked (ddt, &e->record, ptr);
+  q->found = take_ref_locked (ddt, &e->record, q->ptr) == 1;
+  return true;
+}
+
+/* Answer queries in memory: how many, up to the first that may be in pool.db,
+ * in these runs.  Many at once: the workers would wait for each other.
+ */
+static unsigned
+lookup_memory (struct ddt *ddt, unsigned nr, struct ddt_query *queries,
+               uint32_t lsize, uint64_t domain, struct index_runs *runs)
+{
+  unsigned i;
+
+  WITH_LOCK (&ddt->lock);
+  WITH_CONSISTENT (ddt, ddt);
+  for (i = 0; i < nr && answer_locked (ddt, &queries[i], lsize, domain); ++i)
+    ;
+  *runs = ddt->runs;
+  return i;
 }
 
 /* A row of table "record", read without the lock. */
@@ -162,28 +175,37 @@ lookup_meta (struct ddt *ddt, struct meta_conn *c,
   return found;
 }
 
-int
-ddt_lookup (struct ddt *ddt, const struct digest *digest, uint32_t lsize,
-            uint64_t domain, struct pointer *ptr)
+static bool
+lookup_stored (struct ddt *ddt, const struct index_runs *runs,
+               const struct ddt_query *q, uint32_t lsize, uint64_t domain)
 {
-  struct index_runs runs = { { 0 } };
   struct meta_conn *c;
-  bool stored = true;
   int r;
 
-  /* Memory first: a record that moves to pool.db between the two lookups is
-   * found by the second.
-   */
-  r = lookup_memory (ddt, digest, lsize, domain, ptr, &runs, &stored);
-  if (r != 0 || !stored)
-    return r == 1;
   waiting_begin ();
   c = meta_reader_get (ddt->meta);
-  r = lookup_meta (ddt, c, &runs, digest, lsize, domain, ptr);
+  r = lookup_meta (ddt, c, runs, q->digest, lsize, domain, q->ptr);
   meta_reader_put (ddt->meta, c);
   waiting_end ();
   WITH_LOCK (&ddt->lock);
   WITH_CONSISTENT (ddt, ddt);
   ddt->misses++;
-  return r;
+  return r == 1;
+}
+
+/* Memory first: a record that moves to pool.db between the two lookups is found
+ * by the second.
+ */
+void
+ddt_lookup (struct ddt *ddt, unsigned nr, struct ddt_query *queries,
+            uint32_t lsize, uint64_t domain)
+{
+  struct index_runs runs;
+  unsigned i;
+
+  for (i = 0; i < nr; ++i) {
+    i += lookup_memory (ddt, nr - i, queries + i, lsize, domain, &runs);
+    if (i < nr)
+      queries[i].found = lookup_stored (ddt, &runs, &queries[i], lsize, domain);
+  }
 }

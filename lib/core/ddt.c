@@ -97,6 +97,8 @@ ddt_free (struct ddt *ddt)
     hashtable_visit (&ddt->refs, free_ref, ddt);
   if (ddt->by_digest.buckets)
     hashtable_visit (&ddt->by_digest, free_entry, ddt);
+  spares_free (&ddt->spare_refs);
+  spares_free (&ddt->spare_entries);
   hashtable_destroy (&ddt->refs);
   hashtable_destroy (&ddt->by_digest);
   lock_destroy (&ddt->lock);
@@ -123,7 +125,8 @@ get_ref_locked (struct ddt *ddt, uint64_t addr)
 
   if (r)
     return r;
-  r = patient_calloc (1, sizeof *r);
+  r = spares_take (&ddt->spare_refs, sizeof *r)
+    ?: patient_calloc (1, sizeof *r);
   if (r == NULL)
     return nbdedup_fail_null (ENOMEM, "no memory for a reference");
   r->addr = addr;
@@ -139,7 +142,7 @@ drop_ref_locked (struct ddt *ddt, struct ref *r)
   assert (r->entry == NULL);
   assert (ddt->pending_bytes >= REF_BYTES);
   hashtable_remove (&ddt->refs, &r->link);
-  free (r);
+  spares_give (&ddt->spare_refs, r, SPARES_MAX);
   ddt->pending_bytes -= REF_BYTES;
 }
 
@@ -178,7 +181,7 @@ drop_clean_locked (struct ddt *ddt, struct ddt_entry *e)
   TAILQ_REMOVE (&ddt->lru, e, lru);
   hashtable_remove (&ddt->by_digest, &e->link);
   ddt->nr_clean--;
-  free (e);
+  spares_give (&ddt->spare_entries, e, SPARES_MAX);
 }
 
 /* A few at once: when the filter has grown there are many to drop. */
@@ -214,23 +217,21 @@ take_ref_locked (struct ddt *ddt, const struct record *r, struct pointer *ptr)
 }
 
 static int
-insert (struct ddt *ddt, const struct record *record, uint64_t chunk_addr,
-        uint64_t copy_of, struct pointer *ptr)
+insert_locked (struct ddt *ddt, const struct ddt_new *new, uint64_t copy_of)
 {
+  const struct record *record = new->record;
   struct ddt_entry *e, *old = NULL;
   struct ref *ref;
-  int r = 0;
 
   assert (record->ptr.addr > 0 && record->lsize > 0);
-  WITH_LOCK (&ddt->lock);
-  WITH_CONSISTENT (ddt, ddt);
   if (record->flags & RECORD_INDEXED)
     old = find_entry_locked (ddt, &record->digest, record->lsize,
                              record->domain);
-  if (old && (r = take_ref_locked (ddt, &old->record, ptr)) == -1)
+  if (old && take_ref_locked (ddt, &old->record, new->ptr) == -1)
     return -1;
   ref = get_ref_locked (ddt, record->ptr.addr);
-  e = patient_calloc (1, sizeof *e);
+  e = spares_take (&ddt->spare_entries, sizeof *e)
+    ?: patient_calloc (1, sizeof *e);
   if (ref == NULL || e == NULL) {
     free (e);
     return nbdedup_fail (ENOMEM, "no memory for a record");
@@ -239,7 +240,7 @@ insert (struct ddt *ddt, const struct record *record, uint64_t chunk_addr,
   assert (!ref->dead && ref->entry == NULL);
   assert (ref->delta[0] == 0 && ref->delta[1] == 0);
   e->record = *record;
-  e->chunk_addr = chunk_addr;
+  e->chunk_addr = new->chunk_addr;
   e->copy_of = copy_of;
   e->is_new = true;
   ref->entry = e;
@@ -251,22 +252,46 @@ insert (struct ddt *ddt, const struct record *record, uint64_t chunk_addr,
      * invisible, until the fold frees it.
      */
     e->record.flags &= ~RECORD_INDEXED;
-    return r;
+    return 0;
   }
   if (record->flags & RECORD_INDEXED) {
     hashtable_insert (&ddt->by_digest, &e->link, hash_of (&record->digest));
     ddt_filter_add_locked (ddt->filter, digest_prefix (&record->digest));
   }
   ref->delta[ddt->open] = 1;
-  *ptr = record->ptr;
+  *new->ptr = record->ptr;
   return 0;
 }
 
-int
-ddt_insert (struct ddt *ddt, const struct record *record, uint64_t chunk_addr,
-            struct pointer *ptr)
+/* 'copy_of' 0: none of them is a copy. */
+static int
+insert (struct ddt *ddt, unsigned nr, const struct ddt_new *new,
+        uint64_t copy_of)
 {
-  return insert (ddt, record, chunk_addr, 0, ptr);
+  unsigned i;
+
+  WITH_LOCK (&ddt->lock);
+  WITH_CONSISTENT (ddt, ddt);
+  for (i = 0; i < nr; ++i)
+    if (insert_locked (ddt, &new[i], copy_of) == -1)
+      return -1;
+  return 0;
+}
+
+/* So many are added at once, while the lookups of other threads wait. */
+#define INSERT_MAX 16u
+
+int
+ddt_insert (struct ddt *ddt, unsigned nr, const struct ddt_new *records)
+{
+  unsigned i, n;
+
+  for (i = 0; i < nr; i += n) {
+    n = nr - i < INSERT_MAX ? nr - i : INSERT_MAX;
+    if (insert (ddt, n, records + i, 0) == -1)
+      return -1;
+  }
+  return 0;
 }
 
 int
@@ -277,7 +302,8 @@ ddt_insert_copy (struct ddt *ddt, const struct record *record,
 
   assert (!(record->flags & RECORD_INDEXED));
   assert (copy_of != 0 && copy_of != record->ptr.addr);
-  return insert (ddt, record, chunk_addr, copy_of, &ptr);
+  return insert (ddt, 1, &(struct ddt_new) { record, chunk_addr, &ptr },
+                 copy_of);
 }
 
 int
@@ -285,12 +311,13 @@ ddt_replay_record (struct ddt *ddt, const struct record *record,
                    uint64_t chunk_addr)
 {
   struct pointer ptr;
-  int r = ddt_insert (ddt, record, chunk_addr, &ptr);
+  const struct ddt_new new = { record, chunk_addr, &ptr };
 
+  if (ddt_insert (ddt, 1, &new) == -1)
+    return -1;
   /* Replay of the pointers adds its references. */
-  if (r != -1)
-    ddt_unref (ddt, ptr.addr);
-  return r == -1 ? -1 : 0;
+  ddt_unref (ddt, ptr.addr);
+  return 0;
 }
 
 bool

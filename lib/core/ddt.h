@@ -60,25 +60,38 @@ struct ddt;
 extern struct ddt *ddt_new (struct meta *meta, uint64_t budget_bytes);
 extern void ddt_free (struct ddt *ddt);
 
-/* Find a record with this digest, size and domain, and take a reference to
- * it in the open txg: 1 and its pointer, or 0.  Damage in pool.db's index
+/* A block that may have a record. */
+struct ddt_query {
+  const struct digest *digest;
+  struct pointer *ptr; /* of its record, if that is found */
+  bool found;
+};
+
+/* Find records with these digests, and this size and domain, and take a
+ * reference to each that is found in the open txg.  Damage in pool.db's index
  * is a miss, never an error.  The caller is inside txg_enter and
  * quiesce_enter.
  */
-extern int ddt_lookup (struct ddt *ddt, const struct digest *digest,
-                       uint32_t lsize, uint64_t domain, struct pointer *ptr);
+extern void ddt_lookup (struct ddt *ddt, unsigned nr, struct ddt_query *queries,
+                        uint32_t lsize, uint64_t domain);
 
-/* Add a record that the caller has just written, with one reference in
- * the open txg; without RECORD_INDEXED in its flags no lookup finds it.
- * 0: done.  1: an equal record came first: the function took a reference to
- * that one, '*ptr' points to it, and the fold frees the new record.
- * -1: ENOMEM.
+/* A record that the caller has just written and logged. */
+struct ddt_new {
+  const struct record *record;
+  uint64_t chunk_addr;
+  struct pointer *ptr; /* what the caller may refer to */
+};
+
+/* Add records, each with one reference in the open txg; without RECORD_INDEXED
+ * in its flags no lookup finds it.  If an equal record came first, the function
+ * takes a reference to that one, '*ptr' points to it, and the fold frees the
+ * new record.  -1: ENOMEM, some may have been added.
  *
- * The caller must have logged the record (txg_log_record): once the record is
+ * The caller must have logged the records (txg_log_record): once a record is
  * in the table, another thread can refer to it and flush.
  */
-extern int ddt_insert (struct ddt *ddt, const struct record *record,
-                       uint64_t chunk_addr, struct pointer *ptr);
+extern int
+ddt_insert (struct ddt *ddt, unsigned nr, const struct ddt_new *records);
 
 /* Add a copy of the record at 'copy_of' (copies.h), which the caller has just
  * written.  The journal does not contain it: after a crash it is in pool.db,

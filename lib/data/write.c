@@ -6,7 +6,7 @@
  *  2. inside a txg: look it up in the DDT.  A duplicate takes a reference.
  *  3. compress, place and write the rest, neighbours in one write; what does
  *     not compress is written from where it is.
- *  4. log each new record, then make it visible (ddt_insert).
+ *  4. log the new records, then make them visible (ddt_insert).
  *  5. install the pointers, under the volume's install lock, unless a hole came
  *     in between.
  *
@@ -48,6 +48,8 @@ struct item {
   struct digest digest;
   struct pointer ptr;
   struct record record;  /* NEW */
+  bool repeats;          /* an earlier block of the batch has this digest */
+  bool found;            /* and 'ptr' has a reference to a record with it */
   unsigned same_as;      /* SAME_AS_NEW: index of the NEW one */
   const uint8_t *stored; /* NEW: staged, or the block itself */
 };
@@ -185,6 +187,60 @@ find_in_batch (struct worker *w, const struct dirty_batch *b, unsigned i)
   return false;
 }
 
+static bool
+repeats_digest (const struct worker *w, unsigned i)
+{
+  const struct item *items = w->items;
+  unsigned j;
+
+  for (j = 0; j < i; ++j)
+    if (items[j].outcome != ZERO &&
+        memcmp (&items[j].digest, &items[i].digest, sizeof items[i].digest) ==
+          0)
+      return true;
+  return false;
+}
+
+/* Look up each digest of the batch once. */
+static void
+look_up (struct worker *w, const struct dirty_batch *b)
+{
+  struct ddt_query queries[BATCH_BLOCKS];
+  unsigned index[BATCH_BLOCKS], nr = 0, i;
+  struct item *it;
+
+  for (i = 0; i < b->nr; ++i) {
+    it = &w->items[i];
+    if (it->outcome == ZERO)
+      continue;
+    it->found = false;
+    it->repeats = repeats_digest (w, i);
+    if (it->repeats)
+      continue;
+    queries[nr] = (struct ddt_query) { &it->digest, &it->ptr, false };
+    index[nr++] = i;
+  }
+  ddt_lookup (w->pool->ddt, nr, queries, b->volume->block_size, b->domain);
+  for (i = 0; i < nr; ++i)
+    w->items[index[i]].found = queries[i].found;
+}
+
+/* What repeats another one's digest is either like that one, if that is new, or
+ * looked up on its own.
+ */
+static bool
+is_found (struct worker *w, const struct dirty_batch *b, unsigned i)
+{
+  struct item *it = &w->items[i];
+  struct ddt_query query = { &it->digest, &it->ptr, false };
+
+  if (it->repeats && !find_in_batch (w, b, i)) {
+    ddt_lookup (w->pool->ddt, 1, &query, b->volume->block_size, b->domain);
+    it->found = query.found;
+  }
+  return it->found;
+}
+
 static void
 deduplicate (struct worker *w, const struct dirty_batch *b)
 {
@@ -195,13 +251,14 @@ deduplicate (struct worker *w, const struct dirty_batch *b)
   unsigned ticket = quiesce_enter (&pool->quiesce), missed = 0, i;
   struct item *it;
 
+  if (b->dedup != DEDUP_OFF)
+    look_up (w, b);
   for (i = 0; i < b->nr; ++i) {
     it = &w->items[i];
     if (it->outcome == ZERO)
       continue;
     it->record.flags = indexed ? RECORD_INDEXED : 0;
-    if (b->dedup == DEDUP_OFF || find_in_batch (w, b, i) ||
-        !ddt_lookup (pool->ddt, &it->digest, size, b->domain, &it->ptr)) {
+    if (b->dedup == DEDUP_OFF || !is_found (w, b, i)) {
       missed += over_quota && it->outcome == NEW;
       continue;
     }
@@ -290,6 +347,7 @@ store_new (struct worker *w, const struct dirty_batch *b)
   struct nbdedup_pool *pool = w->pool;
   struct placement place[BATCH_BLOCKS];
   uint32_t nr_sectors[BATCH_BLOCKS];
+  struct ddt_new new[BATCH_BLOCKS];
   unsigned index[BATCH_BLOCKS], i, nr = 0;
   uint8_t *out = w->staging;
   struct item *it;
@@ -315,13 +373,12 @@ store_new (struct worker *w, const struct dirty_batch *b)
     it = &w->items[index[i]];
     it->record.ptr.addr = place[i].addr;
     it->record.slot = place[i].slot;
-    if (txg_log_record (pool->txg, &it->record, place[i].chunk_addr) == -1 ||
-        ddt_insert (pool->ddt, &it->record, place[i].chunk_addr, &it->ptr) ==
-          -1)
+    new[i] = (struct ddt_new) { &it->record, place[i].chunk_addr, &it->ptr };
+    if (txg_log_record (pool->txg, &it->record, place[i].chunk_addr) == -1)
       return -1;
     yield_after (w, b->volume->block_size);
   }
-  return 0;
+  return ddt_insert (pool->ddt, nr, new);
 }
 
 static int

@@ -48,6 +48,9 @@ struct dirty {
                                  * under the volume's install lock, too */
 };
 
+/* Workers finish 64 at a time, and requests add some. */
+#define DIRTY_SPARES_MAX 1024
+
 /* The most that one worker takes at once: neighbours in the queue become
  * neighbours in the store, written with one call.
  */

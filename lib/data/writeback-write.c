@@ -184,7 +184,7 @@ add_dirty_locked (struct writeback *wb, struct volume *v, uint64_t block)
   assert_held (&db->lock);
   if (db->table.buckets == NULL && hashtable_init (&db->table) == -1)
     return NULL;
-  d = calloc (1, sizeof *d);
+  d = spares_take (&db->spares, sizeof *d) ?: calloc (1, sizeof *d);
   if (d == NULL)
     return NULL;
   d->block = block;

@@ -87,6 +87,7 @@ dirty_blocks_destroy (struct dirty_blocks *db)
   if (db->table.buckets)
     hashtable_visit (&db->table, free_dirty, NULL);
   hashtable_destroy (&db->table);
+  spares_free (&db->spares);
   pthread_cond_destroy (&db->copied);
   pthread_cond_destroy (&db->range_free);
   pthread_cond_destroy (&db->installed);
@@ -221,11 +222,12 @@ drop_if_empty_locked (struct writeback *wb, struct volume *v, struct dirty *d)
   if (d->open || d->inflight)
     return;
   hashtable_remove (&db->table, &d->link);
-  free (d);
+  spares_give (&db->spares, d, DIRTY_SPARES_MAX);
   if (--db->nr > 0)
     return;
   /* A volume that wrote much once does not keep a large table. */
   hashtable_clear (&db->table);
+  spares_free (&db->spares);
   set_active_locked (wb, v, false);
 }
 

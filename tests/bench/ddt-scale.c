@@ -178,11 +178,14 @@ write_batch (struct layer *layer, const struct block *blocks, unsigned nr)
   uint32_t nr_sectors[BATCH];
   unsigned missing[BATCH], nr_missing = 0, i, ticket;
   uint64_t leaf, last = UINT64_MAX, leaves = 0, pages;
+  struct ddt_query queries[BATCH];
+  struct record records[BATCH];
+  struct ddt_new new[BATCH];
   struct room_touched touched;
-  struct record r;
 
   for (i = 0; i < nr; ++i) {
     digest_of (blocks[i].content, &digests[i]);
+    queries[i] = (struct ddt_query) { &digests[i], &ptrs[i], false };
     leaf = blocks[i].block / LEAF_BLOCKS;
     leaves += leaf != last;
     last = leaf;
@@ -194,8 +197,9 @@ write_batch (struct layer *layer, const struct block *blocks, unsigned nr)
   txg_enter (pool->txg, nr, pages);
   touched = txg_touch (pool->txg);
   ticket = quiesce_enter (&pool->quiesce);
+  ddt_lookup (pool->ddt, nr, queries, BLOCK, 0);
   for (i = 0; i < nr; ++i)
-    if (!ddt_lookup (pool->ddt, &digests[i], BLOCK, 0, &ptrs[i])) {
+    if (!queries[i].found) {
       nr_sectors[nr_missing] = 1;
       missing[nr_missing++] = i;
     }
@@ -203,13 +207,14 @@ write_batch (struct layer *layer, const struct block *blocks, unsigned nr)
   if (nr_missing > 0)
     must (space_alloc (pool->space, nr_missing, nr_sectors, place));
   for (i = 0; i < nr_missing; ++i) {
-    new_record (&digests[missing[i]], &place[i], &r);
-    must (txg_log_record (pool->txg, &r, place[i].chunk_addr));
-    if (ddt_insert (pool->ddt, &r, place[i].chunk_addr, &ptrs[missing[i]]) ==
-        -1)
-      die ("%s", nbdedup_error ());
-    room_touch_new (&touched, ptrs[missing[i]].addr);
+    new_record (&digests[missing[i]], &place[i], &records[i]);
+    new[i] = (struct ddt_new) { &records[i], place[i].chunk_addr,
+                                &ptrs[missing[i]] };
+    must (txg_log_record (pool->txg, &records[i], place[i].chunk_addr));
   }
+  must (ddt_insert (pool->ddt, nr_missing, new));
+  for (i = 0; i < nr_missing; ++i)
+    room_touch_new (&touched, ptrs[missing[i]].addr);
   for (i = 0; i < nr; ++i) {
     room_touch_ref (&touched, ptrs[i].addr);
     must (
