@@ -146,11 +146,9 @@ def duplicates():
 
 def settings():
     for dedup in ("off", "verify"):
-        off = dedup == "off"
         yield Line(f"randwrite-16k-dedup-{dedup}", "settings",
                    requests("randwrite", "16k"), servers=OWN,
-                   volume=("--dedup", dedup), hashed=0.0 if off else 1.0,
-                   quick=off)
+                   volume=("--dedup", dedup), quick=dedup == "off")
     yield Line("seqwrite-128k-duplicate-verify", "settings",
                requests("write", "128k", 1), before="twin", new=0.0,
                servers=OWN, volume=("--dedup", "verify"))

@@ -36,8 +36,9 @@ WHY = (
      "Reads verify each block, and writes hash and compress them, on the "
      "processors on which the client runs as well; nbdkit file only copies."),
     ("*-dedup-off", "*",
-     "Without dedup no index is searched, but blocks still pass through "
-     "memory, the codec and the map."),
+     "Without dedup no index is searched, but each block is still hashed, for "
+     "`drift`, `rewrite` and `scrub`, and passes through memory, the codec "
+     "and the map."),
     ("*-verify", "*",
      "`dedup=verify` reads the stored block, expands it and compares it, "
      "whenever a digest is found."),
@@ -49,7 +50,9 @@ WHY = (
      "the disk, and nbdkit file's is not."),
     ("seqwrite-*-zstd*", "*",
      "zstd takes more time for each byte than LZ4, and stores less; the hash "
-     "comes on top."),
+     "comes on top. Half of these data is random: zstd takes many times "
+     "longer for that than for zeroes, or for what is all random and is not "
+     "tried, of which the floor is made; so the floor is too low here."),
     ("seqwrite-*-none", "*",
      "Without a codec each block is still hashed, looked up and placed."),
     ("clone-randread-*", "*",
