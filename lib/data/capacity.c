@@ -10,6 +10,8 @@
 #include <config.h>
 
 #include <assert.h>
+#include <dirent.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -110,6 +112,25 @@ look_at_files (struct nbdedup_pool *pool, struct store_fs *fs)
   return 0;
 }
 
+uint64_t
+capacity_metadata_bytes (const char *path)
+{
+  DIR *dir = opendir (path);
+  uint64_t bytes = 0;
+  struct dirent *e;
+  struct stat st;
+
+  if (dir == NULL)
+    return 0;
+  while ((e = readdir (dir)) != NULL)
+    if (strcmp (e->d_name, "records") != 0 &&
+        fstatat (dirfd (dir), e->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+        S_ISREG (st.st_mode))
+      bytes += (uint64_t) st.st_blocks * 512;
+  closedir (dir);
+  return bytes;
+}
+
 static double
 percent (uint64_t part, uint64_t of)
 {
@@ -169,6 +190,8 @@ look (struct looking *l, struct capacity *cap)
     .free_bytes = l->records.free_bytes,
     .limit_bytes = limit_bytes (l),
     .metadata_free_bytes = l->files.free_bytes,
+    .metadata_total_bytes = l->files.total_bytes,
+    .metadata_bytes = capacity_metadata_bytes (pool->path),
     .nr_damaged = l->info.nr_damaged,
     .used_percent = used_percent (l),
   };

@@ -20,6 +20,12 @@
  * up and down with each fold.
  */
 #define HYSTERESIS 2.0
+/* In a small pool that is not enough: pool.db and its WAL shrink at a
+ * checkpoint, the second copy of pool.db gives way when room is short, and all
+ * of it comes back.  So the metadata counts with the most it took in the last
+ * one to two of these periods.  A lost copy is tried again each minute.
+ */
+#define PERIOD_MS 120000
 /* There is room again when this much fits in the worst case, or this share of
  * the used space.  In a full pool single blocks come and go.
  */
@@ -60,15 +66,39 @@ struct findings {
   bool over, below, room;
 };
 
+/* What is used when the metadata has grown back. */
+static double
+settled_percent_locked (struct watch *w, const struct capacity *cap,
+                        uint64_t ms)
+{
+  uint64_t most;
+
+  assert_held (&w->lock);
+  if (ms - w->period_ms >= PERIOD_MS) {
+    w->metadata_most[1] = w->metadata_most[0];
+    w->metadata_most[0] = 0;
+    w->period_ms = ms;
+  }
+  if (w->metadata_most[0] < cap->metadata_bytes)
+    w->metadata_most[0] = cap->metadata_bytes;
+  most = w->metadata_most[w->metadata_most[0] < w->metadata_most[1]];
+  return cap->metadata_total_bytes == 0 ? cap->used_percent
+                                        : cap->used_percent +
+      100.0 * (double) (most - cap->metadata_bytes) /
+        (double) cap->metadata_total_bytes;
+}
+
 static void
-look_at_used_locked (struct watch *w, const struct capacity *cap,
+look_at_used_locked (struct watch *w, const struct capacity *cap, uint64_t ms,
                      struct findings *events)
 {
+  double settled = settled_percent_locked (w, cap, ms);
+
   assert_held (&w->lock);
   assert (!events->over && !events->below);
   if (!w->warned)
     events->over = w->warned = cap->used_percent > w->full_warn;
-  else if (cap->used_percent < w->full_warn - HYSTERESIS) {
+  else if (settled < w->full_warn - HYSTERESIS) {
     events->below = true;
     w->warned = false;
   }
@@ -105,7 +135,7 @@ watch_look (struct nbdedup_pool *pool, bool now)
     w->last_ms = ms;
     /* An error here is not an event: whatever it stops reports it. */
     if (capacity_used (pool, &cap) == 0)
-      look_at_used_locked (w, &cap, &events);
+      look_at_used_locked (w, &cap, ms, &events);
     if (w->full && is_room_again (pool)) {
       events.room = true;
       w->full = false;

@@ -29,6 +29,9 @@ struct watch {
                                  * that capacity.c takes */
   uint64_t last_ms;      /* time of the last check */
   bool warned;
+  /* The most that the metadata took in this period, and in the last one. */
+  uint64_t metadata_most[2];
+  uint64_t period_ms; /* when this period began */
 };
 
 /* NULL on failure. */

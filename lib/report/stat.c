@@ -6,11 +6,8 @@
 
 #include <config.h>
 
-#include <dirent.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "core/ddt.h"
 #include "core/engine.h"
@@ -21,25 +18,6 @@
 #include "disk/store.h"
 #include "report/stat.h"
 #include "volume/volume.h"
-
-uint64_t
-pool_metadata_bytes (const char *path)
-{
-  DIR *dir = opendir (path);
-  uint64_t bytes = 0;
-  struct dirent *e;
-  struct stat st;
-
-  if (dir == NULL)
-    return 0;
-  while ((e = readdir (dir)) != NULL)
-    if (strcmp (e->d_name, "records") != 0 &&
-        fstatat (dirfd (dir), e->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
-        S_ISREG (st.st_mode))
-      bytes += (uint64_t) st.st_blocks * 512;
-  closedir (dir);
-  return bytes;
-}
 
 static json_t *
 ratio (uint64_t above, uint64_t below)
@@ -67,7 +45,7 @@ volume_stat (const struct volume *v, uint64_t logical)
 static json_t *
 pool_stat (struct nbdedup_pool *pool, uint64_t logical)
 {
-  uint64_t stored, copies, metadata = pool_metadata_bytes (pool->path);
+  uint64_t stored, copies, metadata = capacity_metadata_bytes (pool->path);
   struct capacity cap = { 0 };
   bool has_capacity;
   struct notes_quota quota;

@@ -7,9 +7,6 @@
 
 #include "nbdedup.h"
 
-/* The space that the files of the pool directory take, without "records". */
-extern uint64_t pool_metadata_bytes (const char *path);
-
 /* The figures of "stat".  'name': of a volume, or of a snapshot's clones;
  * NULL: of all volumes.
  */

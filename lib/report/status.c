@@ -22,7 +22,6 @@
 #include "report/counters.h"
 #include "report/recovery.h"
 #include "report/scrub.h"
-#include "report/stat.h"
 #include "report/status.h"
 #include "report/warmer.h"
 
@@ -100,7 +99,7 @@ add_space (struct nbdedup_pool *pool, json_t *status)
                "s:b}",
                "used_bytes", (json_int_t) cap.used_bytes, "file_bytes",
                (json_int_t) store_file_bytes (pool->store), "metadata_bytes",
-               (json_int_t) pool_metadata_bytes (pool->path), "free_bytes",
+               (json_int_t) cap.metadata_bytes, "free_bytes",
                (json_int_t) cap.free_bytes, "metadata_free_bytes",
                (json_int_t) cap.metadata_free_bytes, "max_size",
                cap.max_bytes == 0 ? json_null ()

@@ -15,10 +15,10 @@
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "core/engine.h"
+#include "data/capacity.h"
 #include "disk/lockfile.h"
 #include "meta/meta.h"
 #include "report/scrub.h"
-#include "report/stat.h"
 #include "report/status.h"
 #include "service/client-int.h"
 
@@ -69,7 +69,7 @@ busy_space (const char *path)
   return json_pack ("{s:n, s:o?, s:I, s:o?, s:o?, s:n, s:n, s:n, s:n, s:n, "
                     "s:n}",
                     "used_bytes", "file_bytes", file, "metadata_bytes",
-                    (json_int_t) pool_metadata_bytes (path), "free_bytes",
+                    (json_int_t) capacity_metadata_bytes (path), "free_bytes",
                     free_for_records, "metadata_free_bytes", free_bytes (path),
                     "max_size", "used_percent", "full_warn", "writable_bytes",
                     "writable_min_bytes", "full");

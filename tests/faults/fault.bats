@@ -50,6 +50,11 @@ load fault
     on_small_disk 90M status_when_full 4K
 }
 
+@test "a warning does not end with the second copy that gave way" {
+    need jq --version
+    on_small_disk 90M copy_gives_way
+}
+
 @test "a full file system whose records are sparse has room again" {
     on_small_disk 330M sparse_when_full 16K 6M
 }

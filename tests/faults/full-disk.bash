@@ -449,6 +449,36 @@ status_when_full ()
     status_is 0 '.space.full == false'
 }
 
+# Without room for the second copy of pool.db less is used than with it.
+copy_gives_way ()
+{
+    local data="$BATS_TEST_TMPDIR/data" warn
+
+    nbdedup init "$pool" --block-size 4K
+    nbdedup create v 1G
+    nbdedup set full-warn=10
+    serve "$pool" commit-interval=0.5
+    random_data 50M 5 >"$data"
+    scatter "$data" 1G
+    wait_for 20 grep -q "more than full-warn (10 %)" "$server_log"
+    nbdedup set metadata-copy=off
+    dd if=/dev/zero of="$small/other" bs=64K status=none 2>/dev/null || :
+    nbdedup set metadata-copy=on
+    # Room for the pool, but not for a copy.
+    truncate -s -4M "$small/other"
+    status_is 1 '.metadata_copy.state == "lost" and .space.full == false'
+    warn=$(($(jq '.space.used_percent | floor' "$BATS_TEST_TMPDIR/status") + 4))
+    nbdedup set "full-warn=$warn"   # checks the space
+    status_is 1 '.metadata_copy.state == "lost"'
+    assert_eq "$(grep -c 'less than full-warn' "$server_log")" 0
+
+    # With more room than metadata that may come back.
+    truncate -s -20M "$small/other"
+    nbdedup set "full-warn=$((warn + 1))"
+    wait_for 20 grep -q 'less than full-warn' "$server_log"
+    stop
+}
+
 # The file system has little room, and half of "records" is free, in segments
 # that all have records: the server moves them together.
 #
