@@ -344,8 +344,11 @@ space_unlink (struct space *space, uint64_t addr)
   return 0;
 }
 
-/* Records released under one lock: writers wait for it meanwhile. */
+/* Writers wait for the lock while records are released: so many between two
+ * pauses.  A segment costs as much as some records.
+ */
 #define RELEASE_AT_ONCE 512
+#define RECORDS_PER_SEGMENT 16
 
 /* Release records that are all in one segment. */
 static void
@@ -376,7 +379,7 @@ space_release (struct space *space, const struct space_freed *freed, size_t nr)
 {
   /* A mutex is not fair: a waiting thread gets it only if this one pauses. */
   const struct timespec away = { .tv_nsec = 1 };
-  size_t i, j;
+  size_t i, j, since = 0;
 
   for (i = 0; i < nr; i = j) {
     for (j = i + 1; j < nr && j - i < RELEASE_AT_ONCE &&
@@ -384,8 +387,11 @@ space_release (struct space *space, const struct space_freed *freed, size_t nr)
          ++j)
       ;
     release_in_segment (space, freed + i, j - i);
-    if (j < nr)
+    since += j - i + RECORDS_PER_SEGMENT;
+    if (j < nr && since >= RELEASE_AT_ONCE) {
       nanosleep (&away, NULL);
+      since = 0;
+    }
   }
   WITH_LOCK (&space->lock);
   WITH_CONSISTENT (space, space);
