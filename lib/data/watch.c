@@ -82,10 +82,11 @@ settled_percent_locked (struct watch *w, const struct capacity *cap,
   if (w->metadata_most[0] < cap->metadata_bytes)
     w->metadata_most[0] = cap->metadata_bytes;
   most = w->metadata_most[w->metadata_most[0] < w->metadata_most[1]];
-  return cap->metadata_total_bytes == 0 ? cap->used_percent
-                                        : cap->used_percent +
-      100.0 * (double) (most - cap->metadata_bytes) /
-        (double) cap->metadata_total_bytes;
+  if (cap->metadata_total_bytes == 0)
+    return cap->used_percent;
+  return cap->used_percent +
+    100.0 * (double) (most - cap->metadata_bytes) /
+    (double) cap->metadata_total_bytes;
 }
 
 static void

@@ -348,7 +348,7 @@ space_unlink (struct space *space, uint64_t addr)
  * pauses.  A segment costs as much as some records.
  */
 #define RELEASE_AT_ONCE 512
-#define RECORDS_PER_SEGMENT 16
+#define SEGMENT_AS_RECORDS 16
 
 /* Release records that are all in one segment. */
 static void
@@ -387,7 +387,7 @@ space_release (struct space *space, const struct space_freed *freed, size_t nr)
          ++j)
       ;
     release_in_segment (space, freed + i, j - i);
-    since += j - i + RECORDS_PER_SEGMENT;
+    since += j - i + SEGMENT_AS_RECORDS;
     if (j < nr && since >= RELEASE_AT_ONCE) {
       nanosleep (&away, NULL);
       since = 0;

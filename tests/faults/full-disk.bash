@@ -461,6 +461,7 @@ copy_gives_way ()
     random_data 50M 5 >"$data"
     scatter "$data" 1G
     wait_for 20 grep -q "more than full-warn (10 %)" "$server_log"
+    nbdedup set full-warn=11        # checks the space, with the copy
     nbdedup set metadata-copy=off
     dd if=/dev/zero of="$small/other" bs=64K status=none 2>/dev/null || :
     nbdedup set metadata-copy=on
