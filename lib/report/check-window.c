@@ -321,9 +321,9 @@ check_get_record (struct check *ck, uint64_t addr, struct record *r)
   size_t off = 0;
   int n = meta_record_get (ck->c, group, &ck->row);
 
-  if (n != 1)
-    return n;
-  while (record_next (group, ck->row.p, ck->row.len, &off, r) == 1)
+  if (n == -1)
+    return -1;
+  while (n == 1 && record_next (group, ck->row.p, ck->row.len, &off, r) == 1)
     if (r->ptr.addr == addr)
       return 1;
   return 0;
