@@ -256,24 +256,42 @@ holds_much_space (struct txg *t)
   return t->new_bytes > t->new_bytes_max;
 }
 
-/* While a fold runs, slow the writers down before they meet the budget, so that
- * each waits a little instead of one for the whole fold.  The pause grows
- * without bound as the budget fills: the writers' rate becomes that of the
- * folds (ZFS's write throttle works like this).
+/* The pause while 'n' of 'max' is in use: it grows without bound. */
+static uint64_t
+pause_us (uint64_t n, uint64_t max)
+{
+  const uint64_t begin = max / 8 * PACE_EIGHTHS;
+  const uint64_t left = n < max ? max - n : 1;
+  uint64_t us;
+
+  if (n <= begin)
+    return 0;
+  us = PACE_US * (n - begin) / left;
+  return us < PACE_MAX_US ? us : PACE_MAX_US;
+}
+
+/* While a fold runs, slow the writers down before they meet the budget or the
+ * open txg's limit, so that each waits a little instead of one for the whole
+ * fold.  The writers' rate becomes that of the folds (ZFS's write throttle
+ * works like this).
  */
 static void
 pace (struct txg *t, size_t bytes)
 {
-  const size_t begin = t->budget / 8 * PACE_EIGHTHS;
-  const uint64_t left = bytes < t->budget ? t->budget - bytes : 1;
-  uint64_t us;
+  uint64_t us = pause_us (bytes, t->budget), pages, limit, by_pages;
 
-  if (bytes <= begin || !t->folding || t->stop)
+  pages = room_open_pages (t->room, &limit);
+  by_pages = pause_us (pages, limit);
+  us = by_pages > us ? by_pages : us;
+  if (us == 0 || !t->folding || t->stop)
     return;
-  us = PACE_US * (bytes - begin) / left;
-  if (us > PACE_MAX_US)
-    us = PACE_MAX_US;
-  usleep ((useconds_t) us);
+  if (us < 1000) {
+    usleep ((useconds_t) us);
+    return;
+  }
+  WITH_LOCK (&t->lock);
+  if (t->folding)
+    lock_wait_ms (&t->lock, &t->folded, us / 1000);
 }
 
 void
@@ -332,8 +350,8 @@ void
 txg_return (struct txg *t, uint64_t pages, const struct room_touched *touched)
 {
   assert (touched->room == t->room); /* by txg_touch */
-  if (!t->index_in_place && !t->repairing)
-    room_return (t->room, pages, touched);
+  room_return (t->room, pages,
+               t->index_in_place || t->repairing ? NULL : touched);
 }
 
 void

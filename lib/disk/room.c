@@ -29,6 +29,11 @@
  */
 #define STEP_PAGES 256
 
+/* What the changes of the last so many pages touched says what those touch that
+ * are not known yet.
+ */
+#define RECENT_PAGES 16384
+
 /* What the open txg has touched: as much as there are places for.  What is
  * forgotten counts twice, which only makes the txg smaller.
  */
@@ -49,7 +54,11 @@ struct room {
   uint64_t open, folding;  /* blocks in the txgs */
   uint64_t open_pages, folding_pages; /* the most that they can touch */
   uint64_t open_most, folding_most;   /* the same before room_return */
-  uint64_t limit;                     /* of open_pages */
+  uint64_t open_unknown; /* those of open_pages that no room_return was for */
+  uint64_t limit;        /* of what open_pages will be after room_return */
+  /* Pages of the last changes: with which they entered, and which they touched.
+   */
+  uint64_t recent_entered, recent_touched;
 };
 
 /* True whenever the lock is not held: no txg has more than what it had before
@@ -60,6 +69,8 @@ room_assert_consistent_locked (struct room *room)
 {
   assert_held (&room->lock);
   assert (room->open_pages <= room->open_most);
+  assert (room->open_unknown <= room->open_pages);
+  assert (room->recent_touched <= room->recent_entered);
   assert (room->folding_pages <= room->folding_most);
   assert (room->copies >= 1 && room->copies <= COPIES_MAX);
   assert (room->step <= STEP_PAGES && room->wal_step <= STEP_PAGES);
@@ -103,6 +114,7 @@ room_set_copies (struct room *room, unsigned nr)
   /* What has entered is multiplied as what will be, for room_return. */
   room->open_pages = room->open_pages / room->copies * nr;
   room->open_most = room->open_most / room->copies * nr;
+  room->open_unknown = room->open_unknown / room->copies * nr;
   room->copies = nr;
 }
 
@@ -385,6 +397,31 @@ needed_locked (struct room *room, uint64_t pages, const struct room_pages *p)
                        p->used);
 }
 
+/* Pages that the open txg will probably have after room_return, if 'pages' more
+ * enter.  Those of batches that other threads work on are not known yet.  If
+ * they counted in full, a limit of a few batches would end the txg while nearly
+ * nothing is in it.  A fold of so little tells nothing about the rate of folds,
+ * so the limit would stay.
+ */
+static uint64_t
+probable_pages_locked (const struct room *room, uint64_t pages)
+{
+  const uint64_t unknown = room->open_unknown + pages;
+
+  return room->open_pages - room->open_unknown +
+    (room->recent_entered == 0
+       ? unknown
+       : unknown * room->recent_touched / room->recent_entered);
+}
+
+uint64_t
+room_open_pages (struct room *room, uint64_t *limit)
+{
+  WITH_LOCK (&room->lock);
+  *limit = room->limit;
+  return probable_pages_locked (room, 0);
+}
+
 bool
 room_enter (struct room *room, unsigned nr, uint64_t pages)
 {
@@ -398,7 +435,8 @@ room_enter (struct room *room, unsigned nr, uint64_t pages)
   room->ops.get (room->ops.opaque, &p);
   room->open += nr;
   /* A batch that is alone has room: see reserve_overwrite_locked. */
-  if ((room->open_pages > 0 && room->open_pages + pages > room->limit) ||
+  if ((room->open_pages > 0 &&
+       probable_pages_locked (room, pages) > room->limit) ||
       (!is_alone &&
        !extend_wal_locked (room, needed_locked (room, pages, &p), &p))) {
     room->open -= nr;
@@ -406,6 +444,7 @@ room_enter (struct room *room, unsigned nr, uint64_t pages)
   }
   room->open_pages += pages;
   room->open_most += pages;
+  room->open_unknown += pages;
   return true;
 }
 
@@ -500,18 +539,30 @@ room_touched_pages (const struct room_touched *t)
     (t->added + ROOM_ENTRIES_PER_PAGE - 1) / ROOM_ENTRIES_PER_PAGE;
 }
 
+static void
+note_touched_locked (struct room *room, uint64_t entered, uint64_t touched)
+{
+  room->recent_entered += entered;
+  room->recent_touched += touched;
+  if (room->recent_entered > RECENT_PAGES) {
+    room->recent_entered /= 2;
+    room->recent_touched /= 2;
+  }
+}
+
 void
 room_return (struct room *room, uint64_t pages, const struct room_touched *t)
 {
-  const uint64_t touched = room_touched_pages (t);
+  uint64_t touched = t ? room_touched_pages (t) : pages;
 
-  assert (t->room == NULL || t->room == room);
-  if (touched >= pages)
-    return;
+  assert (t == NULL || t->room == NULL || t->room == room);
+  touched = min_u64 (touched, pages);
   WITH_LOCK (&room->lock);
   WITH_CONSISTENT (room, room);
-  assert ((pages - touched) * room->copies <= room->open_pages);
+  assert (pages * room->copies <= room->open_unknown);
+  room->open_unknown -= pages * room->copies;
   room->open_pages -= (pages - touched) * room->copies;
+  note_touched_locked (room, pages, touched);
 }
 
 /* How many items that touch 'pages' pages each can enter at once. */
@@ -554,7 +605,7 @@ room_cut (struct room *room)
   room->folding = room->open;
   room->folding_pages = room->open_pages;
   room->folding_most = room->open_most;
-  room->open = room->open_pages = room->open_most = 0;
+  room->open = room->open_pages = room->open_most = room->open_unknown = 0;
   room->generation++;
 }
 

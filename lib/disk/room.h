@@ -178,18 +178,21 @@ extern void room_unreserve (struct room *room, unsigned nr);
 /* Check that a command may let pool.db grow by 'pages'.  -1: ENOSPC. */
 extern int room_check (struct room *room, uint64_t pages);
 
-/* The open txg takes no more when it has entered 'pages' pages, so that its
- * fold ends soon.
+/* The open txg takes no more when its changes touch 'pages' pages, so that its
+ * fold ends soon.  Changes that are not known yet (room_return) count by what
+ * the last ones touched.
  */
 extern void room_set_limit (struct room *room, uint64_t pages);
+/* The pages that count now, and the limit. */
+extern uint64_t room_open_pages (struct room *room, uint64_t *limit);
 /* Add the changes of 'nr' blocks, 'pages' in all, to the open txg.  False:
  * they must wait for a fold.
  */
 extern bool room_enter (struct room *room, unsigned nr, uint64_t pages);
 /* Changes that have entered the open txg with 'pages' are known now, except for
  * what the fold displaces in pool.db.  What they do not touch is free for
- * others while the file system has room for it.  Call it before the cut of that
- * txg.
+ * others while the file system has room for it.  NULL: they may touch all of
+ * it.  Call it before the cut of that txg, and once.
  */
 extern void room_return (struct room *room, uint64_t pages,
                          const struct room_touched *touched);

@@ -340,6 +340,43 @@ limit (void)
   end ();
 }
 
+/* Batches that threads work on count, in the limit, as much as the last changes
+ * touched, not as much as they entered with: else a limit of two batches would
+ * end each txg when a third thread comes, however little is in it.
+ */
+static void
+unknown (void)
+{
+  struct room_touched t = { .added = 1 };
+  uint64_t max;
+  unsigned i;
+
+  begin (1000000, 100000);
+  room_set_limit (room, 2 * BATCH_PAGES);
+  assert (room_enter (room, 64, BATCH_PAGES));
+  assert (room_enter (room, 64, BATCH_PAGES));
+  assert (!room_enter (room, 64, BATCH_PAGES)); /* nothing is known yet */
+  room_return (room, BATCH_PAGES, &t);
+  room_return (room, BATCH_PAGES, &t);
+  assert (room_open_pages (room, &max) == 2 && max == 2 * BATCH_PAGES);
+
+  for (i = 0; i < 8; ++i)
+    assert (room_enter (room, 64, BATCH_PAGES));
+  assert (room_open_pages (room, &max) == 2 + 8);
+  /* They touch all that they may. */
+  for (i = 0; i < 8; ++i)
+    room_return (room, BATCH_PAGES, NULL);
+  assert (room_open_pages (room, &max) == 2 + 8 * BATCH_PAGES);
+  assert (!room_enter (room, 64, BATCH_PAGES));
+
+  /* So the next txg takes two again, about. */
+  room_cut (room);
+  for (i = 0; room_enter (room, 64, BATCH_PAGES); ++i)
+    ;
+  assert (i == 2);
+  end ();
+}
+
 /* On an ample file system a fold begins with room for a share of its pages, but
  * never for more than it may write.
  */
@@ -479,6 +516,7 @@ main (void)
   full (1000);
   full (100000);
   limit ();
+  unknown ();
   ample ();
   once ();
   neighbours ();

@@ -542,6 +542,54 @@ test_workers_yield_in_the_background (void)
   end ();
 }
 
+static atomic_bool fold_is_held, let_fold_go;
+
+static int
+hold_fold (void *arg, struct meta_conn *c, struct meta_state *state)
+{
+  (void) arg;
+  (void) c;
+  (void) state;
+  fold_is_held = true;
+  while (!let_fold_go)
+    poll (NULL, 0, 1);
+  return 0;
+}
+
+static void
+do_held_fold (uint64_t arg)
+{
+  (void) arg;
+  must (txg_run (pool->txg, hold_fold, NULL, NULL));
+}
+
+/* While a fold runs, writers pause before the open txg has as many pages as it
+ * may take.  Else each would wait for the whole fold when it has.
+ */
+static void
+test_writers_pause_before_the_limit (void)
+{
+  const uint64_t limit = 1000;
+  uint64_t start_ms;
+  struct job fold;
+
+  start (1);
+  fold_is_held = let_fold_go = false;
+  job_start (&fold, do_held_fold, 0);
+  while (!fold_is_held)
+    poll (NULL, 0, 1);
+  room_set_limit (pool->txg->room, limit);
+  txg_enter (pool->txg, 0, limit - 1);
+  room_return (pool->txg->room, limit - 1, NULL);
+  txg_leave (pool->txg);
+  start_ms = clock_ms ();
+  txg_throttle (pool->txg);
+  expect (clock_ms () - start_ms >= 10); /* the longest pause is 50 */
+  let_fold_go = true;
+  job_end (&fold);
+  end ();
+}
+
 static const struct engine_case cases[] = {
   CASE (flush_waits_for_workers),
   CASE (fold_waits_for_workers),
@@ -556,6 +604,7 @@ static const struct engine_case cases[] = {
   CASE (what_shrinking_dropped_stays_dropped),
   CASE (one_request_for_many_blocks),
   CASE (dirty_max_makes_writers_wait),
+  CASE (writers_pause_before_the_limit),
   CASE (waiting_workers_let_others_begin),
   CASE (half_of_the_workers_in_the_background),
   CASE (workers_yield_in_the_background),
