@@ -256,7 +256,7 @@ holds_much_space (struct txg *t)
   return t->new_bytes > t->new_bytes_max;
 }
 
-/* The pause while 'n' of 'max' is in use: it grows without bound. */
+/* The pause while 'n' of 'max' is in use: longer and longer, up to PACE_MAX_US. */
 static uint64_t
 pause_us (uint64_t n, uint64_t max)
 {
@@ -314,9 +314,11 @@ txg_throttle (struct txg *t)
   }
 }
 
-void
+uint64_t
 txg_enter (struct txg *t, unsigned nr, uint64_t pages)
 {
+  bool entered;
+
   assert (!t->parts.readonly);
   WITH_LOCK (&t->lock);
   WITH_CONSISTENT (txg, t);
@@ -325,7 +327,8 @@ txg_enter (struct txg *t, unsigned nr, uint64_t pages)
       lock_wait (&t->lock, &t->may_enter);
       continue;
     }
-    if (room_enter (t->room, nr, pages) || t->failed || t->stuck || t->stop)
+    entered = room_enter (t->room, nr, pages);
+    if (entered || t->failed || t->stuck || t->stop)
       break;
     /* The end of a fold makes room in this txg, so that it need not be cut with
      * the few changes that had room beside the other.
@@ -338,6 +341,7 @@ txg_enter (struct txg *t, unsigned nr, uint64_t pages)
   }
   assert (!t->cutting);
   t->nr_inside++;
+  return entered ? pages : 0;
 }
 
 struct room_touched
@@ -349,7 +353,7 @@ txg_touch (struct txg *t)
 void
 txg_return (struct txg *t, uint64_t pages, const struct room_touched *touched)
 {
-  assert (touched->room == t->room); /* by txg_touch */
+  assert (touched == NULL || touched->room == t->room); /* by txg_touch */
   room_return (t->room, pages,
                t->index_in_place || t->repairing ? NULL : touched);
 }

@@ -152,14 +152,16 @@ extern void txg_throttle (struct txg *txg);
 
 /* The caller will change 'nr' blocks, which touch at most 'pages' pages of
  * pool.db (ROOM_*).  Waits for folds while the WAL has no room for them.
+ * Returns what the caller gives to txg_return: 'pages', or 0 if a txg that has
+ * failed, is stuck or stops takes the changes without room.
  */
-extern void txg_enter (struct txg *txg, unsigned nr, uint64_t pages);
+extern uint64_t txg_enter (struct txg *txg, unsigned nr, uint64_t pages);
 /* What the caller's changes touch, for txg_set_pointer and others: nothing yet.
  * It is inside txg_enter.
  */
 extern struct room_touched txg_touch (struct txg *txg);
 /* Before txg_leave: the caller knows now what its changes touch, instead of
- * 'pages'.
+ * 'pages'.  NULL: they may touch all of it.
  */
 extern void txg_return (struct txg *txg, uint64_t pages,
                         const struct room_touched *touched);

@@ -488,8 +488,7 @@ static void
 write_some (struct worker *w, struct dirty_batch *b)
 {
   struct nbdedup_pool *pool = w->pool;
-  const uint64_t pages = b->nr * ROOM_BLOCK_PAGES +
-    leaves_of (b) * ROOM_LEAF_PAGES;
+  uint64_t pages = b->nr * ROOM_BLOCK_PAGES + leaves_of (b) * ROOM_LEAF_PAGES;
   struct room_touched touched;
   int r = txg_check (pool->txg);
 
@@ -498,7 +497,7 @@ write_some (struct worker *w, struct dirty_batch *b)
     txg_throttle (pool->txg);
     r = hash_batch (w, b);
   }
-  txg_enter (pool->txg, b->nr, pages);
+  pages = txg_enter (pool->txg, b->nr, pages);
   touched = txg_touch (pool->txg);
   if (r == 0) {
     deduplicate (w, b);

@@ -427,12 +427,12 @@ put_holes (struct writeback *wb, struct volume *v, uint64_t first,
   struct nbdedup_pool *pool = wb->pool;
   const uint64_t leaves = (first + count - 1) / LEAF_BLOCKS -
     first / LEAF_BLOCKS + 1;
-  const uint64_t pages = leaves * ROOM_LEAF_PAGES + count * ROOM_POINTER_PAGES;
+  uint64_t pages = leaves * ROOM_LEAF_PAGES + count * ROOM_POINTER_PAGES;
   struct room_touched touched;
   int r;
 
   txg_throttle (pool->txg);
-  txg_enter (pool->txg, 0, pages);
+  pages = txg_enter (pool->txg, 0, pages);
   touched = txg_touch (pool->txg);
   {
     WITH_LOCK (&v->dirty.install);

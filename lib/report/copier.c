@@ -136,6 +136,7 @@ write_copy (struct nbdedup_pool *pool, struct source *src,
 static int
 make_copy (struct nbdedup_pool *pool, struct source *src, const uint8_t *stored)
 {
+  uint64_t pages;
   int r, err;
 
   if (txg_reserve (pool->txg, 1, ROOM_NEW) == -1)
@@ -143,9 +144,10 @@ make_copy (struct nbdedup_pool *pool, struct source *src, const uint8_t *stored)
   r = space_reserve (pool->space, src->record.lsize, 1);
   if (r == 0) {
     txg_throttle (pool->txg);
-    txg_enter (pool->txg, 1, ROOM_BLOCK_PAGES);
+    pages = txg_enter (pool->txg, 1, ROOM_BLOCK_PAGES);
     r = write_copy (pool, src, stored);
     err = errno;
+    txg_return (pool->txg, pages, NULL);
     txg_leave (pool->txg);
     space_unreserve (pool->space, src->record.lsize, 1);
     errno = err;

@@ -239,7 +239,7 @@ static int
 copy_some (struct rebase *rb, uint64_t *leaf, uint64_t end, unsigned nr)
 {
   struct nbdedup_pool *pool = rb->pool;
-  uint64_t nr_blocks = blocks_of (rb->size, rb->v->block_size);
+  uint64_t nr_blocks = blocks_of (rb->size, rb->v->block_size), pages;
   unsigned i;
   int r = 1;
 
@@ -247,7 +247,7 @@ copy_some (struct rebase *rb, uint64_t *leaf, uint64_t end, unsigned nr)
   if (txg_reserve (pool->txg, nr * LEAF_BLOCKS, ROOM_NEW) == -1)
     return -1;
   txg_throttle (pool->txg);
-  txg_enter (pool->txg, nr * LEAF_BLOCKS, nr * ROOM_HOLES_PAGES);
+  pages = txg_enter (pool->txg, nr * LEAF_BLOCKS, nr * ROOM_HOLES_PAGES);
   for (i = 0; i < nr && r == 1; ++i) {
     r = next_leaf (pool, rb->old, rb->onto->layer, leaf, end);
     if (r == 1 &&
@@ -256,6 +256,7 @@ copy_some (struct rebase *rb, uint64_t *leaf, uint64_t end, unsigned nr)
       r = -1;
     ++*leaf;
   }
+  txg_return (pool->txg, pages, NULL);
   txg_leave (pool->txg);
   txg_unreserve (pool->txg, nr * LEAF_BLOCKS);
   return r;

@@ -194,7 +194,7 @@ write_batch (struct layer *layer, const struct block *blocks, unsigned nr)
   must (space_reserve (pool->space, BLOCK, nr));
   txg_throttle (pool->txg);
   pages = nr * ROOM_BLOCK_PAGES + leaves * ROOM_LEAF_PAGES;
-  txg_enter (pool->txg, nr, pages);
+  pages = txg_enter (pool->txg, nr, pages);
   touched = txg_touch (pool->txg);
   ticket = quiesce_enter (&pool->quiesce);
   ddt_lookup (pool->ddt, nr, queries, BLOCK, 0);
@@ -267,7 +267,7 @@ remove_batch (struct layer *layer, const struct block *blocks, unsigned nr)
     n = nr - i < most ? nr - i : (unsigned) most;
     pages = n * (ROOM_BLOCK_PAGES + ROOM_LEAF_PAGES);
     txg_throttle (pool->txg);
-    txg_enter (pool->txg, n, pages);
+    pages = txg_enter (pool->txg, n, pages);
     touched = txg_touch (pool->txg);
     for (j = i; j < i + n; ++j)
       must (txg_set_holes (pool->txg, layer, blocks[j].block, 1, &touched));

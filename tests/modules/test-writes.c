@@ -590,6 +590,30 @@ test_writers_pause_before_the_limit (void)
   end ();
 }
 
+/* A txg that is stuck takes what it has no room for.  Returning it must not
+ * return the room of others.
+ */
+static void
+test_what_enters_without_room_returns_none (void)
+{
+  struct txg *t;
+  struct room_touched touched;
+
+  start (1);
+  t = pool->txg;
+  room_set_limit (t->room, 1);
+  expect (txg_enter (t, 0, 100) == 100); /* so no fold cuts the txg */
+  t->stuck = true;
+  expect (txg_enter (t, 0, 100) == 0);
+  t->stuck = false;
+  touched = txg_touch (t);
+  txg_return (t, 0, &touched);
+  txg_leave (t);
+  txg_return (t, 100, &touched);
+  txg_leave (t);
+  end ();
+}
+
 static const struct engine_case cases[] = {
   CASE (flush_waits_for_workers),
   CASE (fold_waits_for_workers),
@@ -605,6 +629,7 @@ static const struct engine_case cases[] = {
   CASE (one_request_for_many_blocks),
   CASE (dirty_max_makes_writers_wait),
   CASE (writers_pause_before_the_limit),
+  CASE (what_enters_without_room_returns_none),
   CASE (waiting_workers_let_others_begin),
   CASE (half_of_the_workers_in_the_background),
   CASE (workers_yield_in_the_background),
