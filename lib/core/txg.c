@@ -256,7 +256,7 @@ holds_much_space (struct txg *t)
   return t->new_bytes > t->new_bytes_max;
 }
 
-/* The pause while 'n' of 'max' is in use: longer and longer, up to PACE_MAX_US. */
+/* The pause while 'n' of 'max' is in use: it grows up to PACE_MAX_US. */
 static uint64_t
 pause_us (uint64_t n, uint64_t max)
 {
