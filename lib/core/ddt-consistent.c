@@ -20,12 +20,15 @@
  *
  *  (8) A record that is being pruned has no entry.
  *
- * Checking (5) to (8), and invariant (1) of ddt.h, visits all refs.
+ *  (9) A txg's list has the refs that it has taken.  A ref that is in no list
+ *      is of a dead record, or of one that is being pruned.
+ *
+ * Checking (5) to (9), and invariant (1) of ddt.h, visits all refs.
  */
 
 struct ddt_sums {
   const struct ddt *ddt;
-  size_t bytes;
+  size_t bytes, taken[2];
 };
 
 static void
@@ -35,8 +38,11 @@ assert_ref_locked (void *opaque, struct hashtable_link *l)
   struct ddt_sums *sums = opaque;
   unsigned i;
 
-  for (i = 0; i < 2; ++i)
+  for (i = 0; i < 2; ++i) {
     assert (r->taken[i] ? r->delta[i] >= 0 : r->delta[i] == 0);
+    sums->taken[i] += r->taken[i];
+  }
+  assert (r->taken[0] || r->taken[1] || r->dead || r->pruned);
   assert (!r->dead || !r->taken[sums->ddt->open]);
   assert (!r->pruned || (!r->dead && r->entry == NULL));
   sums->bytes += REF_BYTES;
@@ -44,6 +50,19 @@ assert_ref_locked (void *opaque, struct hashtable_link *l)
     return;
   assert (r->entry->is_new && r->entry->record.ptr.addr == r->addr);
   sums->bytes += NEW_BYTES;
+}
+
+static size_t
+nr_taken_locked (struct ddt *ddt, unsigned parity)
+{
+  const struct ref *r;
+  size_t nr = 0;
+
+  STAILQ_FOREACH (r, &ddt->taken[parity], in_taken[parity]) {
+    assert (r->taken[parity]);
+    nr++;
+  }
+  return nr;
 }
 
 static void
@@ -55,6 +74,8 @@ assert_all_locked (struct ddt *ddt)
 
   hashtable_visit (&ddt->refs, assert_ref_locked, &sums);
   assert (sums.bytes == ddt->pending_bytes);
+  assert (nr_taken_locked (ddt, 0) == sums.taken[0]);
+  assert (nr_taken_locked (ddt, 1) == sums.taken[1]);
   TAILQ_FOREACH (e, &ddt->lru, lru) {
     assert (!e->is_new && e->record.flags & RECORD_INDEXED);
     nr++;

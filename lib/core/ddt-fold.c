@@ -16,27 +16,14 @@ ddt_cut (struct ddt *ddt)
   ddt->open ^= 1;
 }
 
-struct changes {
-  struct ddt_change *p;
-  size_t nr;
-  unsigned parity;
-};
-
-static void
-add_change_locked (void *opaque, struct hashtable_link *l)
+static struct ddt_change
+change_of (const struct ref *r, unsigned parity)
 {
-  struct ref *r = hashtable_entry (l, struct ref, link);
-  struct changes *c = opaque;
-  struct ddt_entry *e = r->entry && r->new_in == c->parity ? r->entry : NULL;
+  struct ddt_entry *e = r->entry && r->new_in == parity ? r->entry : NULL;
 
-  /* A record that died in an attempt to fold that then failed is still a
-   * change; one that died in an earlier fold has no change left here.
-   */
-  if (r->delta[c->parity] == 0 && !r->taken[c->parity] && e == NULL)
-    return;
-  c->p[c->nr++] = (struct ddt_change) {
+  return (struct ddt_change) {
     .addr = r->addr,
-    .delta = r->delta[c->parity],
+    .delta = r->delta[parity],
     .record = e ? &e->record : NULL,
     .chunk_addr = e ? e->chunk_addr : 0,
     .copy_of = e ? e->copy_of : 0,
@@ -54,21 +41,28 @@ compare_changes (const void *a, const void *b)
 int
 ddt_get_changes (struct ddt *ddt, struct ddt_change **changes, size_t *nr)
 {
-  struct changes c = { .nr = 0 };
+  struct ddt_change *p;
+  const struct ref *r;
+  unsigned folding;
+  size_t n = 0;
 
   {
     WITH_LOCK (&ddt->lock);
     WITH_CONSISTENT (ddt, ddt);
-    c.parity = ddt->open ^ 1;
-    c.p = malloc ((ddt->refs.nr_entries + 1) * sizeof *c.p);
-    if (c.p == NULL)
+    folding = ddt->open ^ 1;
+    p = malloc ((ddt->refs.nr_entries + 1) * sizeof *p);
+    if (p == NULL)
       return nbdedup_fail (ENOMEM, "no memory for %zu changes",
                            ddt->refs.nr_entries);
-    hashtable_visit (&ddt->refs, add_change_locked, &c);
+    /* A record that died in an attempt to fold that then failed is still a
+     * change.
+     */
+    STAILQ_FOREACH (r, &ddt->taken[folding], in_taken[folding])
+      p[n++] = change_of (r, folding);
   }
-  qsort (c.p, c.nr, sizeof *c.p, compare_changes);
-  *changes = c.p;
-  *nr = c.nr;
+  qsort (p, n, sizeof *p, compare_changes);
+  *changes = p;
+  *nr = n;
   return 0;
 }
 
@@ -153,11 +147,9 @@ ddt_expect (struct ddt *ddt, const struct digest *digest)
 }
 
 static void
-fold_ref_locked (void *opaque, struct hashtable_link *l)
+fold_ref_locked (struct ddt *ddt, struct ref *r)
 {
-  struct ref *r = hashtable_entry (l, struct ref, link);
-  struct ddt *ddt = opaque;
-  unsigned folding = ddt->open ^ 1;
+  const unsigned folding = ddt->open ^ 1;
   struct ddt_entry *e;
 
   r->delta[folding] = 0;
@@ -181,9 +173,16 @@ fold_ref_locked (void *opaque, struct hashtable_link *l)
 void
 ddt_fold_done (struct ddt *ddt)
 {
+  struct ref *r;
+  unsigned folding;
+
   WITH_LOCK (&ddt->lock);
   WITH_CONSISTENT (ddt, ddt);
-  hashtable_visit (&ddt->refs, fold_ref_locked, ddt);
+  folding = ddt->open ^ 1;
+  while ((r = STAILQ_FIRST (&ddt->taken[folding])) != NULL) {
+    STAILQ_REMOVE_HEAD (&ddt->taken[folding], in_taken[folding]);
+    fold_ref_locked (ddt, r);
+  }
 }
 
 void

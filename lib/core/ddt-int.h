@@ -37,10 +37,12 @@ struct ddt_entry {
 struct ref {
   struct hashtable_link link; /* in refs */
   uint64_t addr;
-  int64_t delta[2];        /* by parity of the txg */
-  bool taken[2];           /* the txg has taken a reference at some time */
-  struct ddt_entry *entry; /* NEW: owned until ddt_fold_done; or NULL */
-  uint8_t new_in;          /* parity of the txg that made 'entry' */
+  int64_t delta[2];               /* by parity of the txg */
+  bool taken[2];                  /* the txg has taken a reference at some
+                                   * time; the ref is in its list */
+  STAILQ_ENTRY (ref) in_taken[2]; /* valid while taken */
+  struct ddt_entry *entry;        /* NEW: owned until ddt_fold_done; or NULL */
+  uint8_t new_in;                 /* parity of the txg that made 'entry' */
   bool dead;
   bool pruned; /* lookups must not find it now */
 };
@@ -60,6 +62,11 @@ struct ddt {
 
   struct lock lock; /* protects everything below */
   struct hashtable by_digest, refs;
+  /* By parity of the txg, in the order of the first reference.  The fold
+   * visits them so, because that is nearly their order in memory, and by
+   * address; a visit of the table misses the processor's caches each time.
+   */
+  STAILQ_HEAD (, ref) taken[2];
   TAILQ_HEAD (, ddt_entry) lru; /* least recently used first */
   size_t nr_clean;
   struct spares spare_refs, spare_entries; /* at most SPARES_MAX of each */

@@ -54,6 +54,8 @@ ddt_new (struct meta *meta, uint64_t budget_bytes)
     return nbdedup_fail_null (ENOMEM, "no memory for the dedup table");
   lock_init (&ddt->lock);
   TAILQ_INIT (&ddt->lru);
+  STAILQ_INIT (&ddt->taken[0]);
+  STAILQ_INIT (&ddt->taken[1]);
   ddt->meta = meta;
   ddt->budget_bytes = budget_bytes;
   ddt->filter = ddt_filter_new (meta, &ddt->lock,
@@ -139,11 +141,24 @@ void
 drop_ref_locked (struct ddt *ddt, struct ref *r)
 {
   assert_held (&ddt->lock);
-  assert (r->entry == NULL);
+  assert (r->entry == NULL && !r->taken[0] && !r->taken[1]);
   assert (ddt->pending_bytes >= REF_BYTES);
   hashtable_remove (&ddt->refs, &r->link);
   spares_give (&ddt->spare_refs, r, SPARES_MAX);
   ddt->pending_bytes -= REF_BYTES;
+}
+
+/* The open txg takes a reference, or has to check whether any is left. */
+static void
+mark_taken_locked (struct ddt *ddt, struct ref *r)
+{
+  const unsigned open = ddt->open;
+
+  assert_held (&ddt->lock);
+  if (r->taken[open])
+    return;
+  r->taken[open] = true;
+  STAILQ_INSERT_TAIL (&ddt->taken[open], r, in_taken[open]);
 }
 
 bool
@@ -211,7 +226,7 @@ take_ref_locked (struct ddt *ddt, const struct record *r, struct pointer *ptr)
     return -1;
   assert (!ref->dead);
   ref->delta[ddt->open]++;
-  ref->taken[ddt->open] = true;
+  mark_taken_locked (ddt, ref);
   *ptr = r->ptr;
   return 1;
 }
@@ -229,10 +244,10 @@ insert_locked (struct ddt *ddt, const struct ddt_new *new, uint64_t copy_of)
                              record->domain);
   if (old && take_ref_locked (ddt, &old->record, new->ptr) == -1)
     return -1;
-  ref = get_ref_locked (ddt, record->ptr.addr);
   e = spares_take (&ddt->spare_entries, sizeof *e)
     ?: patient_calloc (1, sizeof *e);
-  if (ref == NULL || e == NULL) {
+  ref = e ? get_ref_locked (ddt, record->ptr.addr) : NULL;
+  if (ref == NULL) {
     free (e);
     return nbdedup_fail (ENOMEM, "no memory for a record");
   }
@@ -245,7 +260,7 @@ insert_locked (struct ddt *ddt, const struct ddt_new *new, uint64_t copy_of)
   e->is_new = true;
   ref->entry = e;
   ref->new_in = (uint8_t) ddt->open;
-  ref->taken[ddt->open] = true;
+  mark_taken_locked (ddt, ref);
   ddt->pending_bytes += NEW_BYTES;
   if (old) {
     /* This record is already logged: it stays, without references and
@@ -343,7 +358,7 @@ ddt_ref (struct ddt *ddt, uint64_t addr, int64_t delta)
     return -1;
   assert (!r->dead);
   r->delta[ddt->open] += delta;
-  r->taken[ddt->open] = true;
+  mark_taken_locked (ddt, r);
   return 0;
 }
 
