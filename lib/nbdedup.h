@@ -678,12 +678,14 @@ extern const char *const *nbdedup_codec_names (void);
 extern const char *nbdedup_hash_auto (uint32_t block_size, char *why,
                                       size_t len) __attribute__ ((nonnull (2)));
 
-/* Time a hash ("sha256") or a codec ("lz4") on 'len' bytes of zeroes or of
- * random data.  The results are nanoseconds per call, the median of several
- * runs, for compression or hashing, and for decompression (0 for a hash).
+/* Time a hash ("sha256") or a codec ("lz4") on 'len' bytes.  Of each 4 KiB of
+ * them the first 'random_percent' (0 to 100) are random, the others are zeroes.
+ * The results are nanoseconds per call, the median of several runs, for
+ * compression or hashing, and for decompression (0 for a hash).
  */
-extern int nbdedup_bench (const char *name, uint32_t len, bool random_data,
-                          double *ns, double *ns_decompress)
+extern int
+nbdedup_bench (const char *name, uint32_t len, unsigned random_percent,
+               double *ns, double *ns_decompress)
   __attribute__ ((nonnull (1, 4, 5)));
 
 #endif /* NBDEDUP_H */

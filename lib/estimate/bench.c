@@ -130,17 +130,20 @@ median_of_runs (struct bench *b, bench_fn *fn, double *ns)
   return 0;
 }
 
-/* The data only has to be incompressible. */
+/* The random bytes only have to be incompressible. */
+#define PATTERN_BYTES 4096u
+
 static void
-fill_random (uint8_t *buf, size_t len)
+fill (uint8_t *buf, size_t len, unsigned random_percent)
 {
+  const size_t random_bytes = PATTERN_BYTES * random_percent / 100;
   uint8_t word[8];
   size_t i;
 
   for (i = 0; i < len; ++i) {
     if (i % 8 == 0)
       put_le64 (word, mix_two (i, 0));
-    buf[i] = word[i % 8];
+    buf[i] = i % PATTERN_BYTES < random_bytes ? word[i % 8] : 0;
   }
 }
 
@@ -178,13 +181,14 @@ bench_prepare (struct bench *b, const char *name)
 }
 
 int
-nbdedup_bench (const char *name, uint32_t len, bool random_data, double *ns,
-               double *ns_decompress)
+nbdedup_bench (const char *name, uint32_t len, unsigned random_percent,
+               double *ns, double *ns_decompress)
 {
   CLEANUP_FREE uint8_t *blocks = NULL;
   CLEANUP_FREE uint8_t *packed = NULL;
   CLEANUP_FREE uint8_t *out = NULL;
-  struct bench b = { .len = len, .nr_blocks = random_data ? NR_BLOCKS : 1 };
+  struct bench b = { .len = len,
+                     .nr_blocks = random_percent > 0 ? NR_BLOCKS : 1 };
   int r;
 
   if (len == 0 || len > BENCH_LEN_MAX)
@@ -192,6 +196,9 @@ nbdedup_bench (const char *name, uint32_t len, bool random_data, double *ns,
                          "a block of %" PRIu32 " bytes: not "
                          "between 1 and %" PRIu32,
                          len, BENCH_LEN_MAX);
+  if (random_percent > 100)
+    return nbdedup_fail (EINVAL, "%u percent: not between 0 and 100",
+                         random_percent);
   if ((uint64_t) len * b.nr_blocks > BENCH_LEN_MAX)
     b.nr_blocks = 1;
   b.blocks = blocks = calloc (b.nr_blocks, len);
@@ -199,8 +206,8 @@ nbdedup_bench (const char *name, uint32_t len, bool random_data, double *ns,
   b.out = out = malloc (len);
   if (blocks == NULL || packed == NULL || out == NULL)
     return nbdedup_fail (ENOMEM, "out of memory");
-  if (random_data)
-    fill_random (blocks, b.nr_blocks * len);
+  if (random_percent > 0)
+    fill (blocks, b.nr_blocks * len, random_percent);
 
   r = bench_prepare (&b, name);
   if (r == 0)

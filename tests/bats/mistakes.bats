@@ -76,6 +76,7 @@ mistakes=(
     "2|prune --percent 5 x" "2|rewrite" "2|rewrite v w" "2|rewrite v --foo"
     "1|rewrite none" "1|rewrite v@none"
     "2|check --repair --read-only" "2|init --json" "2|bench x" "3|status x"
+    "2|bench --compressible 101"
     # Impossible for a stream, a server, or QEMU
     "2|import x - --format qcow2" "2|estimate - --format qcow2"
     "2|export v - --format qcow2" "2|export v nbd://x --format qcow2"

@@ -498,6 +498,9 @@ PYTHON
     jq -e 'map (select (.ns <= 0)) | length == 0' "$BATS_TEST_TMPDIR/bench"
     jq -e 'map (select (.kind == "codec" and .ns_decompress <= 0)) |
            length == 0' "$BATS_TEST_TMPDIR/bench"
+    nbdedup bench --compressible 50 --json |
+        jq -e 'map (select (.name == "zstd")) |
+               length == 11 and all (.data == "mixed" and .ns > 0)'
 }
 
 #----------------------------------------------------------------------

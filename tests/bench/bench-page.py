@@ -50,7 +50,8 @@ TEXTS = {
     "duplicates": "The percentage is the share of the requests that repeat "
     "one of the same run; `duplicate`: all data is in another volume already.",
     "settings": "The same as the lines without the setting, beside the same "
-    "nbdkit file.",
+    "nbdkit file; beside `primarycache` nbdkit file has `cache=none`, so that "
+    "neither keeps what it reads.",
     "codecs": "Half of each 4 KiB compresses away.",
     "block sizes": "Requests of 128 KiB.",
     "clones": "The volume is a clone of a full one; for qcow2 an overlay on a "

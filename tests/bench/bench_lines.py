@@ -49,6 +49,7 @@ class Line:
     volume: tuple = ()          # options of "nbdedup create"
     pool: tuple = ()            # of "nbdedup set"
     keys: tuple = ()            # of the plugin
+    file_keys: tuple = ()       # of nbdkit file
     codec: str = "lz4"
     hashed: float = 1.0
     new: float = 1.0
@@ -73,7 +74,8 @@ class Line:
 
     @property
     def compressible(self):
-        return self.fio.get("buffer_compress_percentage", 0) / 100
+        """How many percent of each 4 KiB are zeroes."""
+        return self.fio.get("buffer_compress_percentage", 0)
 
 
 def requests(rw, bs, depth=16, **others):
@@ -156,7 +158,8 @@ def settings():
         for rw, before in (("randwrite", None), ("randread", "fill")):
             yield Line(f"{rw}-16k-primarycache-{cache}", "settings",
                        requests(rw, "16k"), before=before, servers=OWN,
-                       keys=(f"primarycache={cache}",))
+                       keys=(f"primarycache={cache}",),
+                       file_keys=("cache=none",))
     for bs in ("4k", "16k"):
         yield Line(f"randwrite-{bs}-metadata-copy-off", "settings",
                    requests("randwrite", bs), parse_size(bs), servers=OWN,

@@ -8,7 +8,7 @@ import re
 import tempfile
 import time
 
-from bench_lines import GIB, MIB
+from bench_lines import GIB, MIB, all_lines
 from bench_servers import run
 
 
@@ -67,17 +67,25 @@ def describe(args):
 
 def own_speed(args):
     """What "nbdedup bench" says, the fastest of its runs: {name: {block:
-    {data: seconds}}}, and the same of expanding as NAME-expand."""
+    {compressible percent: seconds}}}, and the same of expanding as
+    NAME-expand."""
     speed = {}
-    for _ in range(2 if args.quick else 3):
-        for row in json.loads(run(args.nbdedup, "bench", "--json")):
-            for key, suffix in (("ns", ""), ("ns_decompress", "-expand")):
-                if key in row and row["block_size"] >= 4096:
-                    sizes = speed.setdefault(row["name"] + suffix, {})
-                    at = sizes.setdefault(str(row["block_size"]), {})
-                    at[row["data"]] = min(row[key] / 1e9,
-                                          at.get(row["data"], 1.0))
+    for percent in sorted({line.compressible for line in all_lines()}):
+        for _ in range(2 if args.quick else 3):
+            for row in json.loads(run(args.nbdedup, "bench", "--json",
+                                      "--compressible", str(percent))):
+                add_speed(speed, row, str(percent))
     return speed
+
+
+def add_speed(speed, row, percent):
+    if row["block_size"] < 4096:
+        return
+    for key, suffix in (("ns", ""), ("ns_decompress", "-expand")):
+        if key in row:
+            sizes = speed.setdefault(row["name"] + suffix, {})
+            at = sizes.setdefault(str(row["block_size"]), {})
+            at[percent] = min(row[key] / 1e9, at.get(percent, 1.0))
 
 
 def floor(line, speed, hash_name, file_cpu_per_gib):
@@ -91,9 +99,7 @@ def floor(line, speed, hash_name, file_cpu_per_gib):
     def of(name):
         if line.codec == "none" and name != hash_name:
             return 0.0
-        at = speed[name][str(line.block)]
-        return at["zero"] * line.compressible + \
-            at["random"] * (1 - line.compressible)
+        return speed[name][str(line.block)][str(line.compressible)]
 
     writes = line.writes * (line.hashed * of(hash_name) +
                             line.new * of(line.codec))

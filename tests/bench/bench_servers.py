@@ -103,7 +103,7 @@ class File:
     ages = False
 
     def __init__(self, args, line, directory):
-        self.directory = directory
+        self.directory, self.line = directory, line
         self.exports = os.path.join(directory, "exports")
         os.mkdir(self.exports)
         for name in ("disk", "twin"):
@@ -111,7 +111,8 @@ class File:
 
     def start(self, export):
         return Server(self.directory,
-                      ["nbdkit", "-f", "file", "dir=" + self.exports, "-U"])
+                      ["nbdkit", "-f", "file", "dir=" + self.exports,
+                       *self.line.file_keys, "-U"])
 
 
 class Nbdedup:

@@ -325,13 +325,17 @@ test_bench (void)
 
   for (names = nbdedup_codec_names (); *names; ++names) {
     ns = ns_decompress = -1;
-    assert (nbdedup_bench (*names, 4096, false, &ns, &ns_decompress) == 0);
+    assert (nbdedup_bench (*names, 4096, 0, &ns, &ns_decompress) == 0);
     assert (ns > 0 && ns_decompress > 0);
-    assert (nbdedup_bench (*names, 4096, true, &ns, &ns_decompress) == 0);
+    assert (nbdedup_bench (*names, 4096, 100, &ns, &ns_decompress) == 0);
     assert (ns > 0 && ns_decompress > 0);
-    assert (nbdedup_bench (*names, 1, true, &ns, &ns_decompress) == 0);
+    assert (nbdedup_bench (*names, 8192, 50, &ns, &ns_decompress) == 0);
+    assert (ns > 0 && ns_decompress > 0);
+    assert (nbdedup_bench (*names, 1, 100, &ns, &ns_decompress) == 0);
   }
-  assert (nbdedup_bench ("gzip", 4096, true, &ns, &ns_decompress) == -1);
+  assert (nbdedup_bench ("lz4", 4096, 101, &ns, &ns_decompress) == -1);
+  assert (errno == EINVAL);
+  assert (nbdedup_bench ("gzip", 4096, 100, &ns, &ns_decompress) == -1);
   assert (errno == EINVAL);
 }
 

@@ -325,13 +325,13 @@ test_bench (void)
 
   for (i = 0; i < NR_KNOWN; ++i) {
     ns = ns_decompress = -1;
-    assert (nbdedup_bench (known[i].name, 4096, i % 2, &ns, &ns_decompress) ==
-            0);
+    assert (nbdedup_bench (known[i].name, 4096, i % 2 * 100, &ns,
+                           &ns_decompress) == 0);
     assert (ns > 0 && ns_decompress == 0);
   }
-  assert (nbdedup_bench ("md5", 4096, true, &ns, &ns_decompress) == -1);
+  assert (nbdedup_bench ("md5", 4096, 100, &ns, &ns_decompress) == -1);
   assert (errno == EINVAL);
-  assert (nbdedup_bench ("sha256", 0, true, &ns, &ns_decompress) == -1);
+  assert (nbdedup_bench ("sha256", 0, 100, &ns, &ns_decompress) == -1);
   assert (errno == EINVAL);
 }
 
