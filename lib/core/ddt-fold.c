@@ -14,6 +14,7 @@ ddt_cut (struct ddt *ddt)
   WITH_LOCK (&ddt->lock);
   WITH_CONSISTENT (ddt, ddt);
   ddt->open ^= 1;
+  assert (STAILQ_EMPTY (&ddt->taken[ddt->open]));
 }
 
 static struct ddt_change

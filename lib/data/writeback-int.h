@@ -85,9 +85,10 @@ struct dirty_batch {
 #define DIRTY_ALL 4
 
 /* What a worker computes, and what it writes with one call, between two chances
- * for others.
+ * for others.  Each chance costs two microseconds and more, also if no other
+ * thread wants the processor.
  */
-#define YIELD_BYTES (16u << 10)
+#define YIELD_BYTES (32u << 10)
 #define YIELD_WRITE_BYTES (128u << 10)
 
 /* Room that only overwrites may use, when there is no other.  Without it a

@@ -247,7 +247,7 @@ def latency(page):
              "nbdkit file works only while it answers. nbdedup hashes and "
              "compresses in threads of its own. While less than half of "
              "dirty-max is taken only half of them run, and below three "
-             "eighths they give way after every 16 KiB, and write 128 KiB at "
+             "eighths they give way after every 32 KiB, and write 128 KiB at "
              "once. What is left, with two processors, is the fold of each "
              "second, and the kernel's thread that writes for its sync: one "
              "request in a hundred waits for them, and nbdkit file syncs "
