@@ -20,6 +20,7 @@ import time
 sys.dont_write_bytecode = True
 
 from bench_lines import GIB, MIB, name_size
+from bench_machine import is_busy
 from bench_plots import bars, curves
 from bench_servers import BenchError
 from bench_sizing import (fill_series, fill_table, read_lines, size_text,
@@ -100,8 +101,8 @@ def date(seconds):
     return time.strftime("%Y-%m-%d", time.gmtime(seconds))
 
 
-def is_busy(data):
-    return any(start["load"] > 0.3 * data["machine"]["cpus"]
+def was_busy(data):
+    return any(is_busy(start["load"], data["machine"]["cpus"])
                for start in data["starts"])
 
 
@@ -114,7 +115,7 @@ def head(page):
              "`make bench-page` made this page from "
              "[benchmarks.json](benchmarks.json), which has every figure.", "")
     doubts = []
-    if is_busy(data):
+    if was_busy(data):
         load = max(start["load"] for start in data["starts"])
         doubts.append("the machine was **busy with other work** (load "
                       f"{load:.0f} on {machine['cpus']} processors)")

@@ -35,6 +35,7 @@ sys.dont_write_bytecode = True
 from bench_fio import measure
 from bench_images import IMAGE_LINES, Images, cannot, measure_image
 from bench_lines import MIB, all_lines, parse_size
+from bench_machine import wait_until_idle
 from bench_results import Results
 from bench_servers import BenchError
 
@@ -177,6 +178,8 @@ def main():
     # mke2fs is there, also for who is not root.
     os.environ["PATH"] += ":/usr/sbin:/sbin"
     args, lines = parse_arguments()
+    if not args.quick and not args.only:
+        wait_until_idle(120)
     results = Results(args.json, args)
     images = Images(args)
     print(FORMAT.format(*HEAD), flush=True)

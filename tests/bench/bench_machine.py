@@ -24,6 +24,18 @@ def version(*command):
     return found[0] if found else "unknown"
 
 
+def is_busy(load, cpus):
+    return load > 0.3 * cpus
+
+
+def wait_until_idle(seconds):
+    """"make bench" builds first: let that go from the average of the load."""
+    deadline = time.monotonic() + seconds
+    while is_busy(os.getloadavg()[0], len(os.sched_getaffinity(0))) and \
+            time.monotonic() < deadline:
+        time.sleep(1)
+
+
 def plain_file(directory):
     """How fast a file is: bytes per second, through the page cache, with a
     sync at the end, and read back from the page cache."""

@@ -88,6 +88,7 @@ class Results:
 
     def __init__(self, path, args):
         self.path = path
+        load = os.getloadavg()[0]   # before own_speed adds to it
         settings = settings_of(args)
         if os.path.exists(path) and os.path.getsize(path):
             with open(path) as f:
@@ -100,7 +101,7 @@ class Results:
             self.data = {"settings": settings, "machine": describe(args),
                          "speed": own_speed(args), "starts": [], "lines": {}}
         self.data["starts"].append({"time": int(time.time()),
-                                    "load": os.getloadavg()[0]})
+                                    "load": load})
 
     def rounds(self, line):
         entry = self.data["lines"].setdefault(line.name, {
