@@ -76,7 +76,7 @@ struct dirty_batch {
 
 /* What workers do while no thread waits for them depends on how much of
  * dirty-max is taken, in eighths.  Beyond DIRTY_BEGIN they begin.  Up to
- * DIRTY_YIELD each of them lets other threads have its processor between two
+ * DIRTY_YIELD each of them lets other threads have its processor every few
  * blocks.  Up to DIRTY_ALL only half of the usual number compute: the clients
  * and nbdkit's threads need processors as well, and the blocks can wait.
  */

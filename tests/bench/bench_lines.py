@@ -74,7 +74,7 @@ class Line:
 
     @property
     def compressible(self):
-        """How many percent of each 4 KiB are zeroes."""
+        """How many percent of the data are zeroes."""
         return self.fio.get("buffer_compress_percentage", 0)
 
 

@@ -5,6 +5,7 @@ import json
 import os
 import platform
 import re
+import sys
 import tempfile
 import time
 
@@ -25,14 +26,18 @@ def version(*command):
 
 
 def is_busy(load, cpus):
+    """Would so much other work disturb the figures?"""
     return load > 0.3 * cpus
 
 
 def wait_until_idle(seconds):
-    """"make bench" builds first: let that go from the average of the load."""
+    """Let the build of "make bench" go from the average of the load."""
+    cpus = len(os.sched_getaffinity(0))
     deadline = time.monotonic() + seconds
-    while is_busy(os.getloadavg()[0], len(os.sched_getaffinity(0))) and \
-            time.monotonic() < deadline:
+    if is_busy(os.getloadavg()[0], cpus):
+        print(f"waiting for an idle machine, at most {seconds} seconds",
+              file=sys.stderr, flush=True)
+    while is_busy(os.getloadavg()[0], cpus) and time.monotonic() < deadline:
         time.sleep(1)
 
 
