@@ -16,11 +16,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <xxhash.h>
 
 #include "base/array.h"
 #include "base/cleanup.h"
 #include "base/error.h"
+#include "base/xxh3.h"
 #include "core/txg-int.h"
 
 struct replay {
@@ -112,7 +112,7 @@ record_is_there (struct txg *t, const struct record *r)
                          "was ever written, and has changed nothing: try again",
                          why);
   }
-  return n == r->ptr.psize && XXH3_64bits (buf, r->ptr.psize) == r->ptr.cksum;
+  return n == r->ptr.psize && xxh3_64 (buf, r->ptr.psize) == r->ptr.cksum;
 }
 
 static int

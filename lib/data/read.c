@@ -9,9 +9,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <xxhash.h>
 
 #include "base/error.h"
+#include "base/xxh3.h"
 #include "core/damage.h"
 #include "core/engine.h"
 #include "core/map.h"
@@ -106,7 +106,7 @@ reader_put (struct nbdedup_pool *pool, struct reader *r)
 static int
 check_stored (const struct pointer *ptr, const uint8_t *raw)
 {
-  if (XXH3_64bits (raw, ptr->psize) == ptr->cksum)
+  if (xxh3_64 (raw, ptr->psize) == ptr->cksum)
     return 0;
   return nbdedup_fail (EIO,
                        "records: the record at sector %" PRIu64

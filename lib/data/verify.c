@@ -6,9 +6,9 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <xxhash.h>
 
 #include "base/error.h"
+#include "base/xxh3.h"
 #include "core/engine.h"
 #include "core/record-cache.h"
 #include "data/verify.h"
@@ -64,7 +64,7 @@ verify_read (struct verifier *v, const struct record *r)
   assert (r->ptr.psize <= r->lsize && r->lsize <= BLOCK_SIZE_MAX);
   if (store_read (v->pool->store, r->ptr.addr, v->raw, r->ptr.psize) == -1)
     return NULL;
-  if (XXH3_64bits (v->raw, r->ptr.psize) != r->ptr.cksum) {
+  if (xxh3_64 (v->raw, r->ptr.psize) != r->ptr.cksum) {
     errno = EIO;
     return NULL;
   }
@@ -89,14 +89,14 @@ compress_as_it_was (struct verifier *v, const struct record *r,
 
   if (r->ptr.codec == CODEC_NONE) {
     memcpy (v->out, content, r->lsize);
-    return XXH3_64bits (v->out, r->lsize) == r->ptr.cksum;
+    return xxh3_64 (v->out, r->lsize) == r->ptr.cksum;
   }
   for (level = 0; level <= 19; ++level) {
     if (level > 0)
       c.level = level;
     n = codec_compress (v->codec, &c, content, r->lsize, v->out,
                         r->lsize - v->pool->sector_bytes);
-    if (n == r->ptr.psize && XXH3_64bits (v->out, n) == r->ptr.cksum)
+    if (n == r->ptr.psize && xxh3_64 (v->out, n) == r->ptr.cksum)
       return true;
     if (c.codec != CODEC_ZSTD)
       break; /* it has no levels */

@@ -20,13 +20,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/uio.h>
-#include <xxhash.h>
 
 #include "base/backoff.h"
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "base/iszero.h"
 #include "base/waiting.h"
+#include "base/xxh3.h"
 #include "core/ddt.h"
 #include "core/notes.h"
 #include "core/txg.h"
@@ -297,7 +297,7 @@ stage (struct worker *w, const struct dirty_batch *b, unsigned i, uint8_t *out)
   if (it->stored == out)
     memset (out + it->record.ptr.psize, 0,
             (size_t) nr * sector - it->record.ptr.psize);
-  it->record.ptr.cksum = XXH3_64bits (it->stored, it->record.ptr.psize);
+  it->record.ptr.cksum = xxh3_64 (it->stored, it->record.ptr.psize);
   it->record.lsize = size;
   it->record.digest = it->digest;
   it->record.domain = b->domain;

@@ -28,6 +28,7 @@
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "base/fullio.h"
+#include "base/xxh3.h"
 #include "disk/journal-int.h"
 
 /* The journal's share of its file system, and its size on a small one. */
@@ -281,8 +282,8 @@ seal_locked (struct journal *j, struct journal_batch *b, uint64_t settled,
   assert_held (&j->lock);
   XXH3_64bits_reset (j->hasher);
   for (i = 0; i < pieces->nr_body; ++i)
-    XXH3_64bits_update (j->hasher, pieces->body[i].iov_base,
-                        pieces->body[i].iov_len);
+    xxh3_64_update (j->hasher, pieces->body[i].iov_base,
+                    pieces->body[i].iov_len);
   b->epoch = j->pair.header.epoch;
   b->seq = j->appended + 1;
   b->durable = j->durable;
@@ -293,7 +294,7 @@ seal_locked (struct journal *j, struct journal_batch *b, uint64_t settled,
   assert (b->settled <= b->seq);
   b->body_hash = XXH3_64bits_digest (j->hasher);
   batch_pack (j, b, pieces->header);
-  batch_pack_trailer (j, b, XXH3_64bits (pieces->list->iov_base, b->list_len),
+  batch_pack_trailer (j, b, xxh3_64 (pieces->list->iov_base, b->list_len),
                       pieces->trailer);
 }
 

@@ -53,6 +53,7 @@
 #include "base/bytes.h"
 #include "base/error.h"
 #include "base/fullio.h"
+#include "base/xxh3.h"
 #include "disk/journal-int.h"
 
 #define BATCH_MAGIC "NBJB"
@@ -199,7 +200,7 @@ batch_read_body (struct journal *j, const struct journal_batch *b,
 {
   if (journal_read (j, b->position + BATCH_HEADER_LEN, body, b->len) == -1)
     return -1;
-  return XXH3_64bits (body, b->len) == b->body_hash;
+  return xxh3_64 (body, b->len) == b->body_hash;
 }
 
 int
@@ -217,5 +218,5 @@ batch_read_list (struct journal *j, const struct journal_batch *b,
     return 0;
   if (journal_read (j, position + BATCH_TRAILER_LEN, list, b->list_len) == -1)
     return -1;
-  return XXH3_64bits (list, b->list_len) == get_le64 (buf + 96);
+  return xxh3_64 (list, b->list_len) == get_le64 (buf + 96);
 }

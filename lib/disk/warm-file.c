@@ -16,6 +16,7 @@
 #include "base/bytes.h"
 #include "base/fullio.h"
 #include "base/owner.h"
+#include "base/xxh3.h"
 #include "disk/warm-file.h"
 
 /* The header:
@@ -195,7 +196,7 @@ read_payload (struct warm_file *f, const struct warm_section *s,
     n = s->len - done < PIECE_BYTES ? (size_t) (s->len - done) : PIECE_BYTES;
     if (full_pread (f->fd, buf, n, s->offset + done) != (int64_t) n)
       return -1;
-    XXH3_64bits_update (hash, buf, n);
+    xxh3_64_update (hash, buf, n);
     if (!fn (opaque, done, buf, n))
       return -1;
   }
@@ -349,7 +350,7 @@ void
 warm_writer_put (struct warm_writer *w, const void *buf, size_t len)
 {
   assert (len <= w->left);
-  XXH3_64bits_update (w->hash, buf, len);
+  xxh3_64_update (w->hash, buf, len);
   put (w, buf, len);
   w->left -= len;
 }

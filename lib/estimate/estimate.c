@@ -37,6 +37,7 @@
 
 #include "base/error.h"
 #include "base/iszero.h"
+#include "base/xxh3.h"
 #include "estimate/estimate-int.h"
 #include "format/format.h"
 
@@ -312,7 +313,7 @@ hash_pieces (struct scratch *s, const uint8_t *buf, unsigned nr, uint32_t len)
 
   for (i = 0; i < nr; ++i, buf += len)
     s->pieces[i] = is_zero (buf, len) ? (XXH128_hash_t) { 0, 0 }
-                                      : XXH3_128bits (buf, len);
+                                      : xxh3_128 (buf, len);
 }
 
 static void

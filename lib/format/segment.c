@@ -25,12 +25,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <xxhash.h>
-
 #include "base/backoff.h"
 #include "base/bytes.h"
 #include "base/error.h"
 #include "base/geometry.h"
+#include "base/xxh3.h"
 #include "format/segment.h"
 
 #define PACKED_HEADER_LEN 16
@@ -182,7 +181,7 @@ packed_checksum (uint64_t id, const uint8_t *buf, size_t len)
 
   memcpy (covered, buf, 8);
   memcpy (covered + 8, buf + PACKED_HEADER_LEN, len - PACKED_HEADER_LEN);
-  return XXH3_64bits_withSeed (covered, len - 8, id);
+  return xxh3_64_seeded (covered, len - 8, id);
 }
 
 uint8_t *

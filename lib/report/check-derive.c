@@ -10,11 +10,11 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <xxhash.h>
 
 #include "base/bytes.h"
 #include "base/cleanup.h"
 #include "base/error.h"
+#include "base/xxh3.h"
 #include "core/fold-summary.h"
 #include "data/verify.h"
 #include "format/codec.h"
@@ -75,8 +75,7 @@ derive_content (struct derive *d, const struct pointer *ptr, uint32_t lsize)
 
   if (n == -1)
     return CONTENT_UNKNOWN;
-  if ((uint64_t) n < ptr->psize ||
-      XXH3_64bits (d->v.raw, ptr->psize) != ptr->cksum)
+  if ((uint64_t) n < ptr->psize || xxh3_64 (d->v.raw, ptr->psize) != ptr->cksum)
     return CONTENT_LOST;
   d->content = d->v.raw;
   if (ptr->codec == CODEC_NONE)

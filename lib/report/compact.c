@@ -6,12 +6,12 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <xxhash.h>
 
 #include "base/array.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/xxh3.h"
 #include "core/engine.h"
 #include "core/moves.h"
 #include "core/txg.h"
@@ -109,7 +109,7 @@ read_old (struct copying *c, const struct record *r)
   if (p == NULL)
     return -1;
   return store_read (c->pool->store, r->ptr.addr, p, r->ptr.psize) == 0 &&
-    XXH3_64bits (p, r->ptr.psize) == r->ptr.cksum;
+    xxh3_64 (p, r->ptr.psize) == r->ptr.cksum;
 }
 
 /* The same. */

@@ -9,10 +9,10 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <xxhash.h>
 
 #include "base/array.h"
 #include "base/error.h"
+#include "base/xxh3.h"
 #include "core/engine.h"
 #include "core/txg.h"
 #include "data/quota.h"
@@ -343,7 +343,7 @@ make_form (struct rewrite *w, const struct record *r, struct pointer *new)
   if (stored != w->v.out)
     memcpy (w->v.out, stored, new->psize);
   new->codec = (uint8_t) codec;
-  new->cksum = XXH3_64bits (w->v.out, new->psize);
+  new->cksum = xxh3_64 (w->v.out, new->psize);
   if (!is_better (w, r, new))
     return 0;
   return verify_form (w, r, new, content) == -1 ? -1 : 1;

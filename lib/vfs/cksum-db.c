@@ -20,9 +20,9 @@
 #include <string.h>
 
 #include <sqlite3.h>
-#include <xxhash.h>
 
 #include "base/bytes.h"
+#include "base/xxh3.h"
 #include "vfs/cksum-chain.h"
 #include "vfs/cksum-int.h"
 
@@ -48,7 +48,7 @@ cksum_parse_db_header (const uint8_t *h)
 static uint64_t
 page_cksum (const uint8_t *page, uint32_t page_size, uint64_t offset)
 {
-  return XXH3_64bits_withSeed (page, page_size - CKSUM_RESERVE, offset);
+  return xxh3_64_seeded (page, page_size - CKSUM_RESERVE, offset);
 }
 
 bool

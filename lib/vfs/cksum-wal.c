@@ -28,8 +28,8 @@
 #include <string.h>
 
 #include <sqlite3.h>
-#include <xxhash.h>
 
+#include "base/xxh3.h"
 #include "vfs/cksum-int.h"
 
 #define WAL_PAGE_SIZE_OFFSET 8 /* SQLite's file format, big-endian */
@@ -49,7 +49,7 @@ parse_wal_header (const uint8_t *h)
 uint64_t
 cksum_frame_cksum (const uint8_t *page, uint32_t page_size, uint64_t frame)
 {
-  uint64_t h = XXH3_64bits_withSeed (page, page_size, frame);
+  uint64_t h = xxh3_64_seeded (page, page_size, frame);
 
   return h == FRAME_UNKNOWN ? 1 : h;
 }
