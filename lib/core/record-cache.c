@@ -409,6 +409,18 @@ record_cache_has (struct record_cache *c, uint64_t addr)
   return find_locked (c, addr) != NULL;
 }
 
+bool
+record_cache_lacks_one (const struct record_cache *c, const uint64_t *addrs,
+                        unsigned nr)
+{
+  unsigned i;
+
+  for (i = 0; i < nr; ++i)
+    if (!may_have (c, addrs[i]))
+      return true;
+  return false;
+}
+
 /* Under one lock: the processor waits for the entries of all at once, not for
  * one after the other.
  */

@@ -55,6 +55,11 @@ extern bool record_cache_put_cold (struct record_cache *cache, uint64_t addr,
                                    uint64_t cksum, const void *data,
                                    size_t len);
 extern bool record_cache_has (struct record_cache *cache, uint64_t addr);
+/* True: it lacks one of these records.  Without the lock, and in less time than
+ * a lookup takes; false may be wrong.
+ */
+extern bool record_cache_lacks_one (const struct record_cache *cache,
+                                    const uint64_t *addrs, unsigned nr);
 /* Bit i: it has the record at addrs[i]; 'nr' <= 64. */
 extern uint64_t record_cache_present (struct record_cache *cache,
                                       const uint64_t *addrs, unsigned nr);

@@ -348,9 +348,14 @@ struct run {
   const struct pointer *ptrs;
   uint32_t lsize, sector;
   unsigned nr;
-  uint64_t cached; /* bit i: the cache has it */
+  uint64_t cached; /* bit i: the cache has it, or is not to have it */
   bool as_stored;  /* no record is compressed */
 };
+
+/* For a smaller record that is not compressed a lookup in the cache, and an
+ * entry there, cost more than its share of a run's read and its checksum.
+ */
+#define LOOKUP_BYTES_MIN (UINT32_C (8) << 10)
 
 static bool
 are_as_stored (const struct pointer *ptrs, unsigned nr)
@@ -364,7 +369,8 @@ are_as_stored (const struct pointer *ptrs, unsigned nr)
 
 /* Records that lie side by side in the store: the leading ones that the cache
  * does not have.  Or all of them, if most are not there and none is compressed:
- * then one read costs less than many smaller ones and copies between them.
+ * then one read costs less than many smaller ones and copies between them.  Of
+ * small ones all, unless the cache has them all.
  */
 static struct run
 find_run (struct nbdedup_pool *pool, const struct pointer *ptrs, uint32_t lsize,
@@ -384,6 +390,11 @@ find_run (struct nbdedup_pool *pool, const struct pointer *ptrs, uint32_t lsize,
     return run;
   run.nr = i;
   run.as_stored = are_as_stored (ptrs, i);
+  if (run.as_stored && lsize < LOOKUP_BYTES_MIN &&
+      record_cache_lacks_one (pool->records, addrs, i)) {
+    run.cached = UINT64_MAX;
+    return run;
+  }
   run.cached = record_cache_present (pool->records, addrs, i);
   if (run.cached == 0 ||
       (run.as_stored && 2 * (unsigned) __builtin_popcountll (run.cached) <= i))

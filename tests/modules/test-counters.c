@@ -185,8 +185,9 @@ test_cache (void)
   write_blocks (0, 2, 1);
   reopen_pool ();
   expect_cache (0, 0);
-  /* Two blocks of data and two holes. */
-  must (nbdedup_volume_read (handle, buf, 4 * BLOCK, 0));
+  /* Two blocks of data, which come to the cache one by one, and two holes. */
+  must (nbdedup_volume_read (handle, buf, BLOCK, 0));
+  must (nbdedup_volume_read (handle, buf, 3 * BLOCK, BLOCK));
   expect_cache (0, 2);
   must (nbdedup_volume_read (handle, buf, BLOCK + 1, 0));
   expect_cache (2, 2);

@@ -168,6 +168,32 @@ take_a_quarter (void)
   expect (record_cache_has (pool->records, UINT64_MAX));
 }
 
+/* A volume with larger blocks in place of "v". */
+#define LARGE_BLOCK (4 * BLOCK)
+
+static void
+attach_large (void)
+{
+  nbdedup_volume_close (handle);
+  attach_to ("large");
+}
+
+/* "large" has the content of "v", and no cache has any of it. */
+static void
+start_with_large_blocks (bool compressible)
+{
+  start_with_content (compressible);
+  run ("create",
+       json_pack ("{s:s,s:I,s:i}", "name", "large", "size",
+                  (json_int_t) NR_BLOCKS * BLOCK, "block-size", LARGE_BLOCK));
+  attach_large ();
+  write_wanted (0, NR + 2);
+  settle ();
+  reopen_pool ();
+  attach_large ();
+  take_a_quarter ();
+}
+
 /* Blocks that do not compress: one read gets a few that the cache has as well,
  * but not if they are most.
  */
@@ -176,20 +202,20 @@ test_few_cached (void)
 {
   unsigned i;
 
-  start_with_content (false);
-  take_a_quarter ();
-  for (i = 0; i < 16; i += 4) {
-    expect (expect_range (i * BLOCK, BLOCK) == 1);
+  start_with_large_blocks (false);
+  for (i = 0; i < 8; i += 3) {
+    expect (expect_range (i * LARGE_BLOCK, LARGE_BLOCK) == 1);
     expect (!record_cache_has (pool->records, address_of (i)));
-    expect (expect_range (i * BLOCK, BLOCK) == 1);
-  }
-  expect (expect_range (0, 16 * BLOCK) == 1);
-  expect (expect_range (0, 16 * BLOCK) == 1);
-  for (i = 0; i < 16; ++i)
+    expect (expect_range (i * LARGE_BLOCK, LARGE_BLOCK) == 1);
     expect (record_cache_has (pool->records, address_of (i)));
-  record_cache_forget (pool->records, address_of (3));
-  record_cache_forget (pool->records, address_of (9));
-  expect (expect_range (0, 16 * BLOCK) == 2);
+  }
+  expect (expect_range (0, 8 * LARGE_BLOCK) == 1);
+  expect (expect_range (0, 8 * LARGE_BLOCK) == 1);
+  for (i = 0; i < 8; ++i)
+    expect (record_cache_has (pool->records, address_of (i)));
+  record_cache_forget (pool->records, address_of (2));
+  record_cache_forget (pool->records, address_of (5));
+  expect (expect_range (0, 8 * LARGE_BLOCK) == 2);
   end ();
 
   /* Compressed ones would all have to be decompressed again. */
@@ -198,6 +224,28 @@ test_few_cached (void)
   expect (expect_range (4 * BLOCK, 1) == 1); /* part of one is kept at once */
   expect (expect_range (4 * BLOCK, BLOCK) == 0);
   expect (expect_range (0, 16 * BLOCK) == 2);
+  end ();
+}
+
+/* Of small ones that do not compress one read gets all, and none of those comes
+ * to the cache; unless they are all there, from reads of each.
+ */
+static void
+test_small (void)
+{
+  unsigned i;
+
+  start_with_content (false);
+  expect (expect_range (0, 16 * BLOCK) == 1);
+  expect (expect_range (0, 16 * BLOCK) == 1);
+  for (i = 0; i < 15; ++i) {
+    expect (!record_cache_has (pool->records, address_of (i)));
+    expect_and_cache (i, i + 1);
+  }
+  expect (expect_range (0, 16 * BLOCK) == 1);
+  expect (!record_cache_has (pool->records, address_of (15)));
+  expect_and_cache (15, 16);
+  expect (expect_range (0, 16 * BLOCK) == 0);
   end ();
 }
 
@@ -256,9 +304,9 @@ test_failed_run (void)
 }
 
 static const struct engine_case cases[] = {
-  CASE (side_by_side), CASE (compressed), CASE (parts),
-  CASE (mixed),        CASE (cached),     CASE (few_cached),
-  CASE (damage),       CASE (failed_run), { NULL, NULL },
+  CASE (side_by_side), CASE (compressed), CASE (parts), CASE (mixed),
+  CASE (cached),       CASE (few_cached), CASE (small), CASE (damage),
+  CASE (failed_run),   { NULL, NULL },
 };
 
 /* test-reads [NAME...] */

@@ -147,10 +147,16 @@ open_to_repair (void)
 }
 
 void
+attach_to (const char *name)
+{
+  handle = open_volume (name);
+  volume = handle->volume;
+}
+
+void
 attach (void)
 {
-  handle = open_volume ("v");
-  volume = handle->volume;
+  attach_to ("v");
 }
 
 void

@@ -51,6 +51,7 @@ extern void open_pool (unsigned nr_workers);
 /* As "check --repair" does. */
 extern void open_to_repair (void);
 extern void attach (void);
+extern void attach_to (const char *name);
 /* With one worker. */
 extern void open_and_attach (void);
 extern void close_pool (void);
