@@ -180,9 +180,9 @@ attach_large (void)
 
 /* "large" has the content of "v", and no cache has any of it. */
 static void
-start_with_large_blocks (bool compressible)
+start_with_large_blocks (void)
 {
-  start_with_content (compressible);
+  start_with_content (false);
   run ("create",
        json_pack ("{s:s,s:I,s:i}", "name", "large", "size",
                   (json_int_t) NR_BLOCKS * BLOCK, "block-size", LARGE_BLOCK));
@@ -202,7 +202,7 @@ test_few_cached (void)
 {
   unsigned i;
 
-  start_with_large_blocks (false);
+  start_with_large_blocks ();
   for (i = 0; i < 8; i += 3) {
     expect (expect_range (i * LARGE_BLOCK, LARGE_BLOCK) == 1);
     expect (!record_cache_has (pool->records, address_of (i)));
