@@ -70,19 +70,21 @@ volume ()
     serve "$pool"
     start_top --json
     wait_for 30 has_report
-    # -t none: a flush is sent only for "flush".
+    # -t none: a flush is sent only for "flush".  The second read of one block
+    # has it from the cache; runs of small records may pass that by.
     qemu-io -f raw -t none -c "write -s $BATS_TEST_TMPDIR/data 0 1M" -c flush \
             -c "write -s $BATS_TEST_TMPDIR/data 4M 1M" -c flush \
-            -c 'read 0 512k' -c 'read 0 512k' -c 'discard 4M 4k' \
+            -c 'read 0 512k' -c 'read 0 512k' \
+            -c 'read 0 4k' -c 'read 0 4k' -c 'discard 4M 4k' \
             "$(uri_of v)" >"$BATS_TEST_TMPDIR/io"
     qemu-io -f raw -c 'read 0 1M' "$(uri_of w)" >>"$BATS_TEST_TMPDIR/io"
     wait_for 30 counted 1048576 "$(volume w .read.bytes_per_second)"
     assert_eq "$(count "$(volume v .write.bytes_per_second)")" 2097152
     assert_eq "$(count "$(volume v .write.requests_per_second)")" 2
-    assert_eq "$(count "$(volume v .read.requests_per_second)")" 2
+    assert_eq "$(count "$(volume v .read.requests_per_second)")" 4
     assert_eq "$(count "$(volume v '(.trim.bytes_per_second +
                                      .zero.bytes_per_second)')")" 4096
-    assert_eq "$(count .pool.read.bytes_per_second)" 2097152
+    assert_eq "$(count .pool.read.bytes_per_second)" $((2 * 1048576 + 8192))
     assert_eq "$(count .pool.errors_per_second)" 0
     # The second copy was there already: so was half of the blocks.
     jq -se '[.[].volumes[] | select (.name == "v") | .dedup_hit_percent |
