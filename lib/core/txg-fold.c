@@ -175,6 +175,7 @@ cut (struct txg *t, struct requests *taken, struct meta_state *state)
   t->hurry = false;
   assert (t->nr_inside == 0);
   t->cutting = false;
+  t->cut_ms = clock_ms ();
   t->folding = true;
   pthread_cond_broadcast (&t->may_enter);
   pthread_cond_broadcast (&t->folded); /* for those that met the limit */
@@ -192,7 +193,7 @@ cut (struct txg *t, struct requests *taken, struct meta_state *state)
 static void
 set_limit (struct txg *t, uint64_t pages, uint64_t ms)
 {
-  const uint64_t most = t->parts.wal_max_bytes / META_PAGE_BYTES;
+  const uint64_t most = t->parts.wal_max_bytes / META_PAGE_BYTES / 2;
   const uint64_t tables = t->tables_ms;
   const uint64_t rest = ms > tables ? ms - tables : 0;
   const uint64_t target = rest > FOLD_TARGET_MS ? rest : FOLD_TARGET_MS;
@@ -200,6 +201,7 @@ set_limit (struct txg *t, uint64_t pages, uint64_t ms)
 
   if (pages < FOLD_PAGES_KNOWN || (pages < t->limit / 4 && tables < target))
     return;
+  t->rate = pages * 1000 / (tables > 0 ? tables : 1);
   if (limit > 2 * t->limit)
     limit = 2 * t->limit;
   if (limit > most)

@@ -61,6 +61,8 @@ struct txg {
   bool kicked, more;
   bool hurry;                     /* fold soon: much space is to come back */
   atomic_bool folding;            /* from a cut to the end of its fold */
+  atomic_uint_fast64_t cut_ms;    /* when that was */
+  atomic_uint_fast64_t rate;      /* pages a second that folds write */
   bool give_back;                 /* room that nothing needs */
   atomic_uint_fast64_t new_bytes; /* of the open txg's new records */
   atomic_uint_fast64_t new_bytes_max; /* then a fold is due */

@@ -29,6 +29,12 @@
 #define PACE_EIGHTHS 5
 #define PACE_US 500
 #define PACE_MAX_US 50000
+/* While a fold takes longer than this, the open txg's limit grows, by this part
+ * of what folds write in that time.
+ */
+#define STRETCH_AFTER_MS 100
+#define STRETCH_PART 4
+#define STRETCH_STEP_MS 20
 /* Pages of pool.db; 16 and 32 MiB. */
 #define VACUUM_MIN_UNUSED 2048u
 #define VACUUM_MAX_USED 4096u
@@ -270,6 +276,21 @@ pause_us (uint64_t n, uint64_t max)
   return us < PACE_MAX_US ? us : PACE_MAX_US;
 }
 
+/* A fold that waits for a slow sync or checkpoint stops the writers for as long
+ * if the open txg meets its limit, so that limit grows meanwhile.  The fold of
+ * that txg then takes longer, too, and may stretch the next; but by a part of
+ * it, so that folds do not get longer and longer.
+ */
+static void
+stretch (struct txg *t)
+{
+  const uint64_t age = clock_ms () - t->cut_ms;
+
+  if (t->folding && age > STRETCH_AFTER_MS)
+    room_stretch (t->room,
+                  t->rate * (age - STRETCH_AFTER_MS) / 1000 / STRETCH_PART);
+}
+
 /* While a fold runs, slow the writers down before they meet the budget or the
  * open txg's limit, so that each waits a little instead of one for the whole
  * fold.  The writers' rate becomes that of the folds (ZFS's write throttle
@@ -280,6 +301,8 @@ pace (struct txg *t, size_t bytes)
 {
   uint64_t us = pause_us (bytes, t->budget), pages, limit, by_pages;
 
+  if (t->folding)
+    stretch (t);
   pages = room_open_pages (t->room, &limit);
   by_pages = pause_us (pages, limit);
   us = by_pages > us ? by_pages : us;
@@ -337,7 +360,8 @@ txg_enter (struct txg *t, unsigned nr, uint64_t pages)
       t->kicked = true;
       pthread_cond_signal (&t->wake);
     }
-    lock_wait_ms (&t->lock, &t->folded, 100);
+    lock_wait_ms (&t->lock, &t->folded, STRETCH_STEP_MS);
+    stretch (t);
   }
   assert (!t->cutting);
   t->nr_inside++;

@@ -56,6 +56,7 @@ struct room {
   uint64_t open_most, folding_most;   /* the same before room_return */
   uint64_t open_unknown; /* those of open_pages that no room_return was for */
   uint64_t limit;        /* of what open_pages will be after room_return */
+  uint64_t open_limit;   /* the same, of the open txg (room_stretch) */
   /* Pages of the last changes: with which they entered, and which they touched.
    */
   uint64_t recent_entered, recent_touched;
@@ -89,7 +90,7 @@ room_new (const struct room_ops *ops, uint64_t wal_max)
     ? ROOM_WAL_MIN_PAGES * COPIES_MAX
     : wal_max;
   room->copies = 1;
-  room->limit = UINT64_MAX;
+  room->limit = room->open_limit = UINT64_MAX;
   room->step = room->wal_step = STEP_PAGES;
   lock_init (&room->lock);
   return room;
@@ -378,7 +379,18 @@ void
 room_set_limit (struct room *room, uint64_t pages)
 {
   WITH_LOCK (&room->lock);
-  room->limit = pages;
+  room->limit = room->open_limit = pages;
+}
+
+void
+room_stretch (struct room *room, uint64_t pages)
+{
+  WITH_LOCK (&room->lock);
+  if (room->limit >= room->wal_max)
+    return;
+  if (pages > room->wal_max - room->limit)
+    pages = room->wal_max - room->limit;
+  room->open_limit = room->limit + pages;
 }
 
 /* Pages that the WAL must have for 'pages' more.  Those that were returned are
@@ -418,7 +430,7 @@ uint64_t
 room_open_pages (struct room *room, uint64_t *limit)
 {
   WITH_LOCK (&room->lock);
-  *limit = room->limit;
+  *limit = room->open_limit;
   return probable_pages_locked (room, 0);
 }
 
@@ -436,7 +448,7 @@ room_enter (struct room *room, unsigned nr, uint64_t pages)
   room->open += nr;
   /* A batch that is alone has room: see reserve_overwrite_locked. */
   if ((room->open_pages > 0 &&
-       probable_pages_locked (room, pages) > room->limit) ||
+       probable_pages_locked (room, pages) > room->open_limit) ||
       (!is_alone &&
        !extend_wal_locked (room, needed_locked (room, pages, &p), &p))) {
     room->open -= nr;
@@ -606,6 +618,7 @@ room_cut (struct room *room)
   room->folding_pages = room->open_pages;
   room->folding_most = room->open_most;
   room->open = room->open_pages = room->open_most = room->open_unknown = 0;
+  room->open_limit = room->limit;
   room->generation++;
 }
 

@@ -183,6 +183,8 @@ extern int room_check (struct room *room, uint64_t pages);
  * the last ones touched.
  */
 extern void room_set_limit (struct room *room, uint64_t pages);
+/* The open txg, and no other, may take 'pages' beyond the limit. */
+extern void room_stretch (struct room *room, uint64_t pages);
 /* The pages that count now, and the limit. */
 extern uint64_t room_open_pages (struct room *room, uint64_t *limit);
 /* Add the changes of 'nr' blocks, 'pages' in all, to the open txg.  False:

@@ -340,6 +340,34 @@ limit (void)
   end ();
 }
 
+/* The open txg may take more than the limit, the next may not; and no txg more
+ * than the WAL.
+ */
+static void
+stretched (void)
+{
+  uint64_t max;
+
+  begin (1000000, 100000);
+  room_stretch (room, 1); /* there is no limit */
+  assert (room_open_pages (room, &max) == 0 && max == UINT64_MAX);
+  room_set_limit (room, 2 * BATCH_PAGES);
+  assert (room_enter (room, 64, BATCH_PAGES));
+  assert (room_enter (room, 64, BATCH_PAGES));
+  assert (!room_enter (room, 64, BATCH_PAGES));
+  room_stretch (room, BATCH_PAGES - 1);
+  assert (!room_enter (room, 64, BATCH_PAGES));
+  room_stretch (room, BATCH_PAGES);
+  assert (room_enter (room, 64, BATCH_PAGES));
+  assert (!room_enter (room, 64, BATCH_PAGES));
+  room_stretch (room, UINT64_MAX);
+  assert (room_open_pages (room, &max) == 3 * BATCH_PAGES && max == 100000);
+  room_cut (room);
+  open_pages = 3 * BATCH_PAGES;
+  assert (room_open_pages (room, &max) == 0 && max == 2 * BATCH_PAGES);
+  end ();
+}
+
 /* Batches that threads work on count, in the limit, as much as the last changes
  * touched, not as much as they entered with: else a limit of two batches would
  * end each txg when a third thread comes, however little is in it.
@@ -516,6 +544,7 @@ main (void)
   full (1000);
   full (100000);
   limit ();
+  stretched ();
   unknown ();
   ample ();
   once ();
