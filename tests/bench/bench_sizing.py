@@ -58,12 +58,15 @@ def fill_series(ddt, fill):
 
 
 def fill_table(rows):
-    head = [name for _, name in RATES] + ["longest, ms"]
+    columns = [*RATES, ("longest_ms", "longest, ms")]
+    if any(row.get("disk_ms") for row in rows):
+        columns.append(("disk_ms", "longest plain read meanwhile, ms"))
+    head = [name for _, name in columns]
     yield "| million records | " + " | ".join(head) + " |"
     yield "| ---: |" + " ---: |" * len(head)
     for row in rows:
         cells = [f"{row[key]:,.0f}" if row.get(key) else "–"
-                 for key in [key for key, _ in RATES] + ["longest_ms"]]
+                 for key, _ in columns]
         yield f"| {row['millions']:g} | " + " | ".join(cells) + " |"
 
 

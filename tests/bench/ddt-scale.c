@@ -22,6 +22,9 @@
  *
  *  longest       batch of 64 blocks (a request of 256 KiB) of all the above;
  *
+ *  disk          longest read of 4 KiB, past the page cache, from another file
+ *                meanwhile: what nothing can be faster than;
+ *
  *  open          after a clean close, and after the process was killed with
  *                BLOCKS blocks behind the last fold;
  *
@@ -41,6 +44,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <malloc.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -245,6 +249,18 @@ struct work {
 
 static double longest; /* ms, at this size */
 
+/* Reads a file of its own all the time. */
+#define DISK_BLOCKS 1024u
+#define DISK_PAUSE_MS 5
+static struct {
+  int fd; /* -1: not on this file system */
+  bool runs;
+  pthread_t thread;
+  atomic_bool stop;
+  uint64_t longest_ns;
+  atomic_uint_fast64_t bytes; /* that it has read */
+} disk = { .fd = -1 };
+
 static void
 note_longest (struct work *work, uint64_t ns)
 {
@@ -427,16 +443,83 @@ proc_figure (const char *file, const char *name)
 }
 
 /*----------------------------------------------------------------------
+ * The disk alone
+ */
+
+/* In the pool's directory, so on its disk, but without a name there. */
+static void
+disk_open (void)
+{
+  char path[PATH_MAX + 16];
+  uint8_t *block = aligned_alloc (BLOCK, BLOCK);
+  unsigned i;
+
+  snprintf (path, sizeof path, "%s/ddt-scale-disk", directory);
+  disk.fd = open (path, O_RDWR | O_CREAT | O_EXCL | O_DIRECT | O_CLOEXEC, 0600);
+  if (block == NULL || (disk.fd == -1 && errno != EINVAL))
+    die ("%s: %s", path, strerror (errno));
+  unlink (path);
+  fill_random (block, BLOCK, 1);
+  for (i = 0; disk.fd != -1 && i < DISK_BLOCKS; ++i)
+    if (pwrite (disk.fd, block, BLOCK, i * (off_t) BLOCK) != BLOCK)
+      die ("%s: %s", path, strerror (errno));
+  free (block);
+}
+
+static void *
+disk_thread (void *arg)
+{
+  struct rng rng = rng_make (1, 0);
+  uint8_t *block = aligned_alloc (BLOCK, BLOCK);
+  uint64_t start, ns;
+
+  (void) arg;
+  while (block && !disk.stop) {
+    start = clock_ns ();
+    if (pread (disk.fd, block, BLOCK,
+               (off_t) (rng_below (&rng, DISK_BLOCKS) * BLOCK)) != BLOCK)
+      die ("cannot read beside the pool: %s", strerror (errno));
+    ns = clock_ns () - start;
+    if (ns > disk.longest_ns)
+      disk.longest_ns = ns;
+    disk.bytes += BLOCK;
+    poll (NULL, 0, DISK_PAUSE_MS);
+  }
+  free (block);
+  return NULL;
+}
+
+static void
+disk_start (void)
+{
+  disk.longest_ns = 0;
+  disk.bytes = 0;
+  disk.stop = false;
+  disk.runs = disk.fd != -1 &&
+    pthread_create (&disk.thread, NULL, disk_thread, NULL) == 0;
+}
+
+/* Returns the longest, in milliseconds. */
+static double
+disk_stop (void)
+{
+  disk.stop = true;
+  if (disk.runs)
+    pthread_join (disk.thread, NULL);
+  return disk.longest_ns / 1e6;
+}
+
+/*----------------------------------------------------------------------
  * One size
  */
 
 static const char *const columns[] = {
-  "millions",     "image",         "scattered",
-  "run1",         "run10",         "run100",
-  "run1000",      "returned",      "returned_scattered",
-  "longest_ms",   "open_s",        "open_killed_s",
-  "pooldb_bytes", "disk_bytes",    "rss_mib",
-  "read_bytes",   "written_bytes",
+  "millions",      "image",        "scattered",
+  "run1",          "run10",        "run100",
+  "run1000",       "returned",     "returned_scattered",
+  "longest_ms",    "disk_ms",      "open_s",
+  "open_killed_s", "pooldb_bytes", "disk_bytes",
+  "rss_mib",       "read_bytes",   "written_bytes",
 };
 #define NR_COLUMNS (sizeof columns / sizeof columns[0])
 
@@ -541,17 +624,18 @@ measure (uint64_t millions)
 {
   const char *json = getenv ("JSON");
   double f[NR_COLUMNS] = { (double) millions };
-  uint64_t nr = millions * 1000000 - nr_v, read, written;
+  uint64_t nr = millions * 1000000 - nr_v, read, written, rss;
   unsigned i, k = 1;
   FILE *fp;
 
   longest = 0;
+  disk_start ();
   read = proc_figure ("/proc/self/io", "read_bytes");
   written = proc_figure ("/proc/self/io", "write_bytes");
   if (nr > nr_probe)
     fill (nr - nr_probe);
   f[k++] = fill (nr_probe);
-  read = proc_figure ("/proc/self/io", "read_bytes") - read;
+  read = proc_figure ("/proc/self/io", "read_bytes") - read - disk.bytes;
   written = proc_figure ("/proc/self/io", "write_bytes") - written;
   f[k++] = scatter ();
   for (i = 1; i <= 1000; i *= 10)
@@ -562,7 +646,8 @@ measure (uint64_t millions)
   must (txg_run (pool->txg, NULL, NULL, NULL));
   f[k++] = give_back (choose_any);
   f[k++] = longest;
-  f[14] = proc_figure ("/proc/self/status", "VmRSS") / 1024.0;
+  f[k++] = disk_stop ();
+  rss = proc_figure ("/proc/self/status", "VmRSS");
   close_pool ();
   f[k++] = time_open ();
   close_pool ();
@@ -572,8 +657,9 @@ measure (uint64_t millions)
   f[k++] = (double) bytes_of ("") / (nr_v + nr_w);
   if (nr < nr_probe)
     nr = nr_probe;
-  f[15] = (double) read / nr;
-  f[16] = (double) written / nr;
+  f[k++] = rss / 1024.0;
+  f[k++] = (double) read / nr;
+  f[k++] = (double) written / nr;
 
   for (i = 0; i < NR_COLUMNS; ++i)
     printf ("%*.*f",
@@ -617,6 +703,7 @@ main (void)
   mallopt (M_TRIM_THRESHOLD, 256 << 10);
   next_content = UINT64_C (1) << 48; /* none of "v" */
   make_pool ();
+  disk_open ();
   open_volumes ();
   for (i = 0; i < NR_COLUMNS; ++i)
     printf ("%*s",
