@@ -193,7 +193,6 @@ cut (struct txg *t, struct requests *taken, struct meta_state *state)
 static void
 set_limit (struct txg *t, uint64_t pages, uint64_t ms)
 {
-  const uint64_t most = t->parts.wal_max_bytes / META_PAGE_BYTES / 2;
   const uint64_t tables = t->tables_ms;
   const uint64_t rest = ms > tables ? ms - tables : 0;
   const uint64_t target = rest > FOLD_TARGET_MS ? rest : FOLD_TARGET_MS;
@@ -204,10 +203,8 @@ set_limit (struct txg *t, uint64_t pages, uint64_t ms)
   t->rate = pages * 1000 / (tables > 0 ? tables : 1);
   if (limit > 2 * t->limit)
     limit = 2 * t->limit;
-  if (limit > most)
-    limit = most;
-  t->limit = limit > FOLD_PAGES_MIN ? limit : FOLD_PAGES_MIN;
-  room_set_limit (t->room, t->limit);
+  t->limit = room_set_limit (t->room,
+                             limit > FOLD_PAGES_MIN ? limit : FOLD_PAGES_MIN);
 }
 
 /* Record why a request fails: the text is the last one of this thread. */

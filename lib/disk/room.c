@@ -375,11 +375,15 @@ extend_wal_locked (struct room *room, uint64_t pages,
     allocate_step (room, true, pages, room->wal_max, &room->wal_step) == 0;
 }
 
-void
+uint64_t
 room_set_limit (struct room *room, uint64_t pages)
 {
   WITH_LOCK (&room->lock);
+  /* Else a large txg would leave no room for the next until it is folded. */
+  if (pages > room->wal_max / 2)
+    pages = room->wal_max / 2;
   room->limit = room->open_limit = pages;
+  return pages;
 }
 
 void

@@ -180,9 +180,10 @@ extern int room_check (struct room *room, uint64_t pages);
 
 /* The open txg takes no more when its changes touch 'pages' pages, so that its
  * fold ends soon.  Changes that are not known yet (room_return) count by what
- * the last ones touched.
+ * the last ones touched.  Returns the limit, which is at most half of what the
+ * WAL may have.
  */
-extern void room_set_limit (struct room *room, uint64_t pages);
+extern uint64_t room_set_limit (struct room *room, uint64_t pages);
 /* The open txg, and no other, may take 'pages' beyond the limit. */
 extern void room_stretch (struct room *room, uint64_t pages);
 /* The pages that count now, and the limit. */

@@ -340,6 +340,26 @@ limit (void)
   end ();
 }
 
+/* A txg that could take all of the WAL's room would leave none for the next
+ * until it is folded.
+ */
+static void
+two_at_once (void)
+{
+  unsigned i, nr[2] = { 0, 0 };
+
+  begin (1000000, 200000);
+  assert (room_set_limit (room, UINT64_MAX) == 50000);
+  for (i = 0; i < 2; ++i) {
+    while (room_enter (room, 64, BATCH_PAGES))
+      nr[i]++;
+    if (i == 0)
+      room_cut (room);
+  }
+  assert (nr[0] == 50000 / BATCH_PAGES && nr[1] == nr[0]);
+  end ();
+}
+
 /* The open txg may take more than the limit, the next may not; and no txg more
  * than the WAL.
  */
@@ -544,6 +564,7 @@ main (void)
   full (1000);
   full (100000);
   limit ();
+  two_at_once ();
   stretched ();
   unknown ();
   ample ();
