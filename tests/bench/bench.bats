@@ -119,8 +119,8 @@ write_page ()
     : >"$BATS_TEST_TMPDIR/docs/benchmarks-gone.svg"
     for millions in 1 2; do
         echo "{\"millions\": $millions, \"image\": 9, \"longest_ms\": 3," \
-            '"disk_ms": 7, "pooldb_bytes": 200, "disk_bytes": 240, "read_bytes": 1,' \
-            '"written_bytes": 512}'
+            '"disk_ms": 7, "pooldb_bytes": 200, "disk_bytes": 240,' \
+            '"read_bytes": 1, "written_bytes": 512}'
     done >"$BATS_TEST_TMPDIR/docs/benchmarks-ddt.json"
     write_page
     grep -q '^| 2 | 9 |.*| 3 | 7 |$' "$docs/benchmarks.md"

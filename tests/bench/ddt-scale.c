@@ -23,7 +23,7 @@
  *  longest       batch of 64 blocks (a request of 256 KiB) of all the above;
  *
  *  disk          longest read of 4 KiB, past the page cache, from another file
- *                meanwhile: what nothing can be faster than;
+ *                meanwhile: how long the disk lets a reader wait;
  *
  *  open          after a clean close, and after the process was killed with
  *                BLOCKS blocks behind the last fold;
@@ -249,18 +249,6 @@ struct work {
 
 static double longest; /* ms, at this size */
 
-/* Reads a file of its own all the time. */
-#define DISK_BLOCKS 1024u
-#define DISK_PAUSE_MS 5
-static struct {
-  int fd; /* -1: not on this file system */
-  bool runs;
-  pthread_t thread;
-  atomic_bool stop;
-  uint64_t longest_ns;
-  atomic_uint_fast64_t bytes; /* that it has read */
-} disk = { .fd = -1 };
-
 static void
 note_longest (struct work *work, uint64_t ns)
 {
@@ -445,6 +433,18 @@ proc_figure (const char *file, const char *name)
 /*----------------------------------------------------------------------
  * The disk alone
  */
+
+/* Reads a file of its own all the time. */
+#define DISK_BLOCKS 1024u
+#define DISK_PAUSE_MS 5
+static struct {
+  int fd; /* -1: not on this file system */
+  bool runs;
+  pthread_t thread;
+  atomic_bool stop;
+  uint64_t longest_ns;
+  atomic_uint_fast64_t bytes; /* that it has read */
+} disk = { .fd = -1 };
 
 /* In the pool's directory, so on its disk, but without a name there. */
 static void

@@ -2,7 +2,7 @@
 
 /* A caller copies the WAL into pool.db while the background thread is in the
  * middle of doing so; when the WAL starts again at its beginning; and a WAL that
- * is new.  Folds that take long, for whatever reason.
+ * is new.
  *
  * The background thread begins when a commit has left more than 1,024 pages in
  * the WAL.  This program replaces libc's pwrite64, so that the thread's writes
@@ -394,57 +394,6 @@ test_slow_syncs_leave_txgs_large (void)
   end ();
 }
 
-static atomic_bool fold_waits;
-
-static int
-wait_in_fold (void *arg, struct meta_conn *c, struct meta_state *state)
-{
-  (void) arg;
-  (void) c;
-  (void) state;
-  while (fold_waits)
-    poll (NULL, 0, 1);
-  return 0;
-}
-
-static void
-fold_and_wait (uint64_t arg)
-{
-  (void) arg;
-  must (txg_run (pool->txg, wait_in_fold, NULL, NULL));
-}
-
-/* The open txg has met its limit, and the fold before it does not end. */
-static void
-test_a_long_fold_lets_writers_go_on (void)
-{
-  struct job fold, flush;
-  unsigned i, ms;
-
-  start (1);
-  fold_waits = true;
-  job_start (&fold, fold_and_wait, 0);
-  while (!pool->txg->folding)
-    poll (NULL, 0, 1);
-  room_set_limit (pool->txg->room, 1);
-  pool->txg->rate = 10000;
-  for (i = 0; i < 3; ++i) {
-    write_block (i, 1 + i);
-    job_start (&flush, do_flush, 0);
-    for (ms = 0; !flush.done && ms < GIVE_UP_MS; ++ms)
-      poll (NULL, 0, 1);
-    if (!flush.done)
-      die ("the writer waits for the fold");
-    job_end (&flush);
-  }
-  expect (pool->txg->folding);
-  fold_waits = false;
-  job_end (&fold);
-  for (i = 0; i < 3; ++i)
-    expect_content (i, 1 + i);
-  end ();
-}
-
 static const struct engine_case cases[] = {
   /* First, because it forks: no thread may run yet. */
   CASE (first_open_after_a_kill),
@@ -456,7 +405,6 @@ static const struct engine_case cases[] = {
   CASE (a_new_wal_keeps_its_name),
   CASE (a_failed_sync_is_no_damage),
   CASE (slow_syncs_leave_txgs_large),
-  CASE (a_long_fold_lets_writers_go_on),
   { NULL, NULL },
 };
 

@@ -614,6 +614,36 @@ test_what_enters_without_room_returns_none (void)
   end ();
 }
 
+/* The open txg has met its limit, and the fold before it does not end. */
+static void
+test_a_long_fold_lets_writers_go_on (void)
+{
+  struct job fold, flush;
+  unsigned i, ms;
+
+  start (1);
+  fold_is_held = let_fold_go = false;
+  job_start (&fold, do_held_fold, 0);
+  while (!fold_is_held)
+    poll (NULL, 0, 1);
+  room_set_limit (pool->txg->room, 1);
+  pool->txg->rate = 10000;
+  for (i = 0; i < 3; ++i) {
+    write_block (i, 1 + i);
+    job_start (&flush, do_flush, 0);
+    for (ms = 0; !flush.done && ms < GIVE_UP_MS; ++ms)
+      poll (NULL, 0, 1);
+    if (!flush.done)
+      die ("the writer waits for the fold");
+    job_end (&flush);
+  }
+  let_fold_go = true;
+  job_end (&fold);
+  for (i = 0; i < 3; ++i)
+    expect_content (i, 1 + i);
+  end ();
+}
+
 static const struct engine_case cases[] = {
   CASE (flush_waits_for_workers),
   CASE (fold_waits_for_workers),
@@ -629,6 +659,7 @@ static const struct engine_case cases[] = {
   CASE (one_request_for_many_blocks),
   CASE (dirty_max_makes_writers_wait),
   CASE (writers_pause_before_the_limit),
+  CASE (a_long_fold_lets_writers_go_on),
   CASE (what_enters_without_room_returns_none),
   CASE (waiting_workers_let_others_begin),
   CASE (half_of_the_workers_in_the_background),
