@@ -32,9 +32,10 @@
  * new block in image order since the last size: bytes that the device read and
  * wrote.
  *
- * bench-ddt limits the page cache (MEMORY=1G).  The pool is below $TMPDIR, or a
- * new one in POOL, an empty directory, and is kept there.  Each size gives a
- * line, and an object that is appended to the file JSON.
+ * bench-ddt limits the page cache (MEMORY=1G).  The pool is below $TMPDIR, or in
+ * the directory POOL.  That one is kept, and the next run goes on with its
+ * records.  Each size gives a line, and an object that is appended to the file
+ * JSON.
  */
 
 #include <config.h>
@@ -394,6 +395,24 @@ make_pool (void)
                     (json_int_t) VOLUME_BYTES, "block-size", (int) BLOCK));
 }
 
+/* Does POOL have the pool of an earlier run? */
+static bool
+has_pool (void)
+{
+  char path[PATH_MAX + 16];
+
+  snprintf (path, sizeof path, "%s/pool.db", directory);
+  return access (path, F_OK) == 0;
+}
+
+static void
+count_blocks (void)
+{
+  nr_v = v->volume->layer->blocks;
+  nr_w = w->volume->layer->blocks;
+  next_content += nr_w;
+}
+
 /* Bytes on disk of the files whose names begin with 'prefix'. */
 static uint64_t
 bytes_of (const char *prefix)
@@ -624,7 +643,8 @@ measure (uint64_t millions)
 {
   const char *json = getenv ("JSON");
   double f[NR_COLUMNS] = { (double) millions };
-  uint64_t nr = millions * 1000000 - nr_v, read, written, rss;
+  const uint64_t goal = millions * 1000000;
+  uint64_t nr = goal > nr_v ? goal - nr_v : 0, read, written, rss;
   unsigned i, k = 1;
   FILE *fp;
 
@@ -702,9 +722,13 @@ main (void)
   mallopt (M_MMAP_THRESHOLD, 128 << 10);
   mallopt (M_TRIM_THRESHOLD, 256 << 10);
   next_content = UINT64_C (1) << 48; /* none of "v" */
-  make_pool ();
+  if (has_pool ())
+    open_default (directory, "ddt-scale");
+  else
+    make_pool ();
   disk_open ();
   open_volumes ();
+  count_blocks ();
   for (i = 0; i < NR_COLUMNS; ++i)
     printf ("%*s",
             (int) strlen (columns[i]) < 9 ? 10 : (int) strlen (columns[i]) + 1,
