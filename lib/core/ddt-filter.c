@@ -46,8 +46,8 @@ struct ddt_filter {
   struct ddt_filter_ops ops;
 
   /* Written under the lock.  The thread reads the atomic ones without it, and
-   * adds numbers to 'made' without it: it has a low priority, and must not keep
-   * workers waiting.
+   * adds numbers to 'made' without it: its priority may be low, and no worker
+   * must wait for it.
    */
   struct part parts[DDT_FILTER_PARTS];
   unsigned nr_used;             /* parts that are complete */
@@ -90,75 +90,79 @@ bytes_for (uint64_t entries)
  * The thread
  */
 
-/* Add the part's entries from '*prefix' on. */
 static int
-add_entries (struct ddt_filter *f, struct filter *made, struct meta_conn *c,
-             uint64_t *prefix)
+add_entry (void *opaque, const struct index_entry *e)
 {
-  struct index_cursor *cu;
-  struct index_runs runs;
-  struct index_entry e;
-  const unsigned part = part_of (*prefix);
-  unsigned i = 0;
-  int r = 1, sum;
+  struct ddt_filter *f = opaque;
 
-  if (meta_index_runs (c, &runs) == -1)
-    return -1;
-  cu = meta_index_cursor (c, &runs, *prefix);
-  if (cu == NULL)
-    return -1;
-  while (i++ < ENTRIES_AT_ONCE &&
-         (r = meta_index_cursor_next (cu, &e, &sum)) == 1 &&
-         part_of (e.prefix) == part)
-    if (sum > 0) {
-      filter_add (made, number_of (e.prefix));
-      f->nr_made++;
-    }
-  if (r == 1 &&
-      (part_of (e.prefix) != part || meta_index_cursor_at (cu, prefix) == 0 ||
-       part_of (*prefix) != part))
-    r = 0;
-  meta_index_cursor_free (cu);
-  return r == -1 ? -1 : !r;
+  if (!e->removed) {
+    filter_add (f->made, number_of (e->prefix));
+    f->nr_made++;
+  }
+  return 0;
 }
 
-/* 1: all entries of the part are in the filter; 0: not yet; -1: the index
- * cannot be read, or the filter is not wanted any more.
+/* Add the entries whose prefix is in first .. last.  -1: the index cannot be
+ * read, or the filter is not wanted any more.
+ *
+ * All of them from one state of pool.db: a merge moves entries from run to run,
+ * but not to another prefix.
  */
 static int
-add_some_entries (struct ddt_filter *f, struct filter *made, unsigned resets,
-                  uint64_t *prefix)
+add_range (struct ddt_filter *f, unsigned resets, uint64_t first, uint64_t last)
 {
   struct meta_conn *c = meta_reader_get (f->meta);
+  struct index_runs runs;
   int r = -1;
 
   if (!f->thread.stop && f->resets == resets && meta_freeze (c) == 0) {
-    r = add_entries (f, made, c, prefix);
+    r = meta_index_runs (c, &runs);
+    if (r == 0)
+      r = meta_index_range (c, &runs, first, last, add_entry, f);
     meta_unfreeze (c);
   }
   meta_reader_put (f->meta, c);
   return r;
 }
 
-/* The index grows: room for twice its entries, as far as the limit allows. */
+/* Add all entries of a part that is being made: so many at once that the
+ * connection soon sees a newer state, and keeps no old one alive.
+ */
+static int
+add_part (struct ddt_filter *f, unsigned resets, uint64_t entries)
+{
+  const uint64_t part = (uint64_t) f->made_part << (64 - DDT_FILTER_BITS);
+  uint64_t first, last = (UINT64_C (1) << (64 - DDT_FILTER_BITS)) - 1;
+  const uint64_t step = last / (entries / ENTRIES_AT_ONCE + 1) + 1;
+  int r = 0;
+
+  for (first = 0; first <= last && r == 0; first += step)
+    r = add_range (f, resets, part + first,
+                   part + (last - first < step ? last : first + step - 1));
+  return r;
+}
+
+/* The index grows: room for twice its entries, as far as the limit allows.
+ * '*entries': those of a part.
+ */
 static struct filter *
-new_filter (struct ddt_filter *f)
+new_filter (struct ddt_filter *f, uint64_t *entries)
 {
   struct meta_conn *c = meta_reader_get (f->meta);
   struct meta_state state;
   int r = meta_state_get (c, &state);
-  uint64_t entries, bytes;
+  uint64_t bytes;
 
   meta_reader_put (f->meta, c);
   if (r == -1)
     return NULL;
-  entries = state.index_entries;
+  *entries = state.index_entries;
   {
     WITH_LOCK (f->lock);
-    entries += f->ops.nr_new_locked (f->ops.opaque);
+    *entries += f->ops.nr_new_locked (f->ops.opaque);
   }
-  entries /= DDT_FILTER_PARTS;
-  bytes = bytes_for (2 * (entries < ENTRIES_MIN ? ENTRIES_MIN : entries));
+  *entries /= DDT_FILTER_PARTS;
+  bytes = bytes_for (2 * (*entries < ENTRIES_MIN ? ENTRIES_MIN : *entries));
   return filter_new (bytes < f->max_bytes ? bytes : f->max_bytes);
 }
 
@@ -179,13 +183,17 @@ static void
 use_locked (struct ddt_filter *f, struct part *part, struct filter *filter,
             uint64_t nr)
 {
+  const uint64_t most = filter_bytes (filter) * 8 / FILTER_BITS;
+
   assert_held (f->lock);
   drop_part_locked (f, part);
   part->used = filter;
   part->nr = nr;
-  part->nr_most = filter_bytes (filter) * 8 / FILTER_BITS;
-  if (part->nr_most < 2 * part->nr) /* it is as large as it may be */
-    part->nr_most = 2 * part->nr;
+  part->nr_most = most;
+  if (filter_bytes (filter) >= filter_bytes_for (f->max_bytes))
+    part->nr_most = most < 2 * nr ? 2 * nr : most;
+  else if (nr > most) /* removals, which merges take out, made it too small */
+    part->nr_most = nr + most;
   f->bytes += filter_bytes (filter);
   f->nr_used++;
   assert (f->nr_used <= DDT_FILTER_PARTS);
@@ -206,8 +214,8 @@ fail_locked (struct ddt_filter *f)
 static void
 make_part (struct ddt_filter *f, unsigned part)
 {
-  uint64_t prefix = (uint64_t) part << (64 - DDT_FILTER_BITS);
-  struct filter *made = new_filter (f);
+  uint64_t entries;
+  struct filter *made = new_filter (f, &entries);
   unsigned resets;
   int r;
 
@@ -223,11 +231,9 @@ make_part (struct ddt_filter *f, unsigned part)
     f->nr_made = 0;
     f->ops.add_new_locked (f->ops.opaque, part);
   }
-  do
-    r = add_some_entries (f, made, resets, &prefix);
-  while (r == 0);
+  r = add_part (f, resets, entries);
   WITH_LOCK (f->lock);
-  if (r == 1 && f->resets == resets) {
+  if (r == 0 && f->resets == resets) {
     use_locked (f, &f->parts[part], f->made, f->nr_made);
     f->made = NULL;
     return;
@@ -322,14 +328,25 @@ give_memory_back (void)
 #endif
 }
 
+static bool
+is_complete (struct ddt_filter *f)
+{
+  WITH_LOCK (f->lock);
+  return f->nr_used == DDT_FILTER_PARTS;
+}
+
+/* While parts are missing, new blocks search all runs of the index, with all
+ * processors: until then the thread needs its share of them, too.
+ */
 static void *
 filter_thread (void *arg)
 {
   struct ddt_filter *f = arg;
   unsigned part = 0, made = 0;
 
-  thread_lower_priority ();
   while (get_wanted (f, &part)) {
+    if (is_complete (f))
+      thread_lower_priority ();
     if (part == DDT_FILTER_PARTS)
       read_saved (f, false);
     else

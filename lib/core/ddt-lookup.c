@@ -135,21 +135,16 @@ lookup_run (struct ddt *ddt, struct meta_conn *c, unsigned run,
             const struct digest *digest, uint32_t lsize, uint64_t domain,
             struct pointer *ptr)
 {
-  const uint64_t prefix = digest_prefix (digest);
   struct blob index CLEANUP_BLOB = { NULL };
   struct group_row row = { .group = 0 };
   struct index_entry e;
-  uint64_t low;
   size_t off;
   int found = 0;
 
-  if (meta_index_get (c, run, prefix, &low, &index) != 1)
+  if (meta_index_find (c, run, digest_prefix (digest), &index) != 1)
     return 0;
-  for (off = meta_index_find (&index, prefix); off < index.len && !found;
-       off += INDEX_ENTRY_LEN) {
+  for (off = 0; off < index.len && !found; off += INDEX_ENTRY_LEN) {
     index_entry_unpack (index.p + off, &e);
-    if (e.prefix != prefix)
-      break;
     if (e.removed)
       continue;
     row.group = e.addr / RECORD_GROUP_SECTORS;

@@ -14,19 +14,14 @@ find_in_run (struct view *v, unsigned run, const struct digest *digest,
              uint32_t lsize, struct blob *index, struct blob *row,
              struct record *record)
 {
-  const uint64_t prefix = digest_prefix (digest);
   struct index_entry e;
-  uint64_t low;
   size_t off;
-  int r = meta_index_get (v->c, run, prefix, &low, index);
+  int r = meta_index_find (v->c, run, digest_prefix (digest), index);
 
   if (r != 1)
     return r;
-  for (off = meta_index_find (index, prefix); off < index->len;
-       off += INDEX_ENTRY_LEN) {
+  for (off = 0; off < index->len; off += INDEX_ENTRY_LEN) {
     index_entry_unpack (index->p + off, &e);
-    if (e.prefix != prefix)
-      break;
     r = e.removed ? 0 : meta_record_find (v->c, e.addr, row, record);
     if (r == -1)
       return -1;

@@ -53,47 +53,67 @@ index_row_unpacked_max (size_t len)
   return len / ENTRY_MIN * INDEX_ENTRY_LEN + 1;
 }
 
-/* Unpack an entry, and make '*last' its prefix.  Returns its bytes, 0: it is
- * damaged.
- */
-static size_t
-unpack_entry (const uint8_t *buf, size_t len, uint64_t *last,
-              struct index_entry *e)
+struct index_row
+index_row_open (const uint8_t *row, size_t len)
 {
-  uint64_t more, addr;
-  const size_t n = varint_get (buf, len, &more);
-  const size_t m = n > 0 ? varint_get (buf + n, len - n, &addr) : 0;
+  return (struct index_row) {
+    .p = row,
+    .len = len,
+    .packed = index_row_is_packed (len),
+  };
+}
 
-  if (m == 0 || more > (UINT64_MAX >> PREFIX_SHIFT) - *last ||
-      addr >> 1 > ADDR_MAX)
+static int
+next_packed (struct index_row *row, struct index_entry *e)
+{
+  const uint8_t *p = row->p + row->off;
+  const size_t len = row->len - row->off;
+  uint64_t more, addr;
+  size_t n, m;
+
+  if (len == 0 || (len == 1 && *p == 0))
     return 0;
-  *last += more;
+  n = varint_get (p, len, &more);
+  m = n > 0 ? varint_get (p + n, len - n, &addr) : 0;
+  if (m == 0 || more > (UINT64_MAX >> PREFIX_SHIFT) - row->last ||
+      addr >> 1 > ADDR_MAX)
+    return -1;
+  row->off += n + m;
+  row->last += more;
   *e = (struct index_entry) {
-    .prefix = *last << PREFIX_SHIFT,
+    .prefix = row->last << PREFIX_SHIFT,
     .addr = addr >> 1,
     .removed = addr & 1,
   };
-  return n + m;
+  return 1;
+}
+
+int
+index_row_next (struct index_row *row, struct index_entry *e)
+{
+  if (row->packed)
+    return next_packed (row, e);
+  if (row->off == row->len)
+    return 0;
+  index_entry_unpack (row->p + row->off, e);
+  row->off += INDEX_ENTRY_LEN;
+  return 1;
 }
 
 size_t
 index_row_unpack (const uint8_t *row, size_t len, uint8_t *entries)
 {
+  struct index_row packed = index_row_open (row, len);
   struct index_entry e;
-  uint64_t last = 0;
-  size_t off, n, used = 0;
+  size_t used = 0;
+  int r;
 
-  assert (index_row_is_packed (len));
-  for (off = 0; off < len; off += n) {
-    if (off == len - 1 && row[off] == 0)
-      break;
-    n = unpack_entry (row + off, len - off, &last, &e);
-    if (n == 0) {
-      entries[used] = 0;
-      return used + 1;
-    }
+  assert (packed.packed);
+  while ((r = index_row_next (&packed, &e)) == 1) {
     index_entry_pack (&e, entries + used);
     used += INDEX_ENTRY_LEN;
   }
+  if (r == -1)
+    entries[used++] = 0;
   return used;
 }

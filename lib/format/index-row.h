@@ -34,6 +34,18 @@ extern size_t index_row_pack (const uint8_t *entries, size_t len, uint8_t *buf);
 
 extern bool index_row_is_packed (size_t len);
 
+/* A row of either form, read from its first entry on. */
+struct index_row {
+  const uint8_t *p; /* not owned */
+  size_t len, off;
+  uint64_t last; /* prefix, as the row has it */
+  bool packed;
+};
+
+extern struct index_row index_row_open (const uint8_t *row, size_t len);
+/* 1: the next entry; 0: there is none; -1: the row is damaged. */
+extern int index_row_next (struct index_row *row, struct index_entry *e);
+
 /* The most that a packed row's entries take. */
 extern size_t index_row_unpacked_max (size_t len);
 /* Turn a packed row into entries.  Returns the bytes used: no multiple of

@@ -177,55 +177,74 @@ meta_index_delete_run (struct meta_conn *c, unsigned run)
   return delete_keys (c, key_of (run, 0), key_of (run, UINT64_MAX));
 }
 
-size_t
-meta_index_find (const struct blob *row, uint64_t prefix)
+/* Append an entry, packed. */
+static int
+add_entry (struct blob *b, const struct index_entry *e)
 {
-  size_t low = 0, high = row->len / INDEX_ENTRY_LEN, mid;
-  struct index_entry e;
+  if (blob_reserve (b, b->len + INDEX_ENTRY_LEN) == -1)
+    return -1;
+  index_entry_pack (e, b->p + b->len);
+  b->len += INDEX_ENTRY_LEN;
+  return 0;
+}
 
-  while (low < high) {
-    mid = low + (high - low) / 2;
-    index_entry_unpack (row->p + mid * INDEX_ENTRY_LEN, &e);
-    if (e.prefix < prefix)
-      low = mid + 1;
-    else
-      high = mid;
-  }
-  return low * INDEX_ENTRY_LEN;
+/* The statement's row, column 1. */
+static struct index_row
+row_of (sqlite3_stmt *st)
+{
+  const uint8_t *p = sqlite3_column_blob (st, 1);
+
+  return index_row_open (p, (size_t) sqlite3_column_bytes (st, 1));
 }
 
 static int
-sum_in_row (const struct blob *row, const struct index_entry *wanted)
+fail_row (void)
 {
-  struct index_entry e;
-  size_t off = meta_index_find (row, wanted->prefix);
-  int sum = 0;
+  return nbdedup_fail (EIO, "pool.db: a row of the hash index is damaged");
+}
 
-  for (; off < row->len; off += INDEX_ENTRY_LEN) {
-    index_entry_unpack (row->p + off, &e);
-    if (e.prefix != wanted->prefix)
-      break;
-    if (e.addr == wanted->addr)
-      sum += e.removed ? -1 : 1;
-  }
-  return sum;
+int
+meta_index_find (struct meta_conn *c, unsigned run, uint64_t prefix,
+                 struct blob *entries)
+{
+  USING_STMT (st, c, ST_INDEX_GET);
+  struct index_row row;
+  struct index_entry e;
+  int r;
+
+  entries->len = 0;
+  bind_u64 (st, 1, key_of (run, 0));
+  bind_u64 (st, 2, key_of (run, prefix));
+  r = step_one (c, st, reading);
+  if (r != 1)
+    return r;
+  row = row_of (st);
+  while ((r = index_row_next (&row, &e)) == 1 && e.prefix <= prefix)
+    if (e.prefix == prefix && add_entry (entries, &e) == -1)
+      return -1;
+  return r == -1 ? fail_row () : entries->len > 0;
 }
 
 int
 meta_index_sum (struct meta_conn *c, const struct index_runs *runs,
                 const struct index_entry *e, int *sum)
 {
-  struct blob row CLEANUP_BLOB = { NULL };
-  uint64_t low;
+  struct blob entries CLEANUP_BLOB = { NULL };
+  struct index_entry found;
   unsigned run;
+  size_t off;
 
   *sum = 0;
   for (run = 0; run < INDEX_RUNS; ++run) {
     if (!index_runs_has (runs, run))
       continue;
-    if (meta_index_get (c, run, e->prefix, &low, &row) == -1)
+    if (meta_index_find (c, run, e->prefix, &entries) == -1)
       return -1;
-    *sum += sum_in_row (&row, e);
+    for (off = 0; off < entries.len; off += INDEX_ENTRY_LEN) {
+      index_entry_unpack (entries.p + off, &found);
+      if (found.addr == e->addr)
+        *sum += found.removed ? -1 : 1;
+    }
   }
   return 0;
 }
@@ -254,6 +273,49 @@ meta_index_scan (struct meta_conn *c,
   USING_STMT (st, c, ST_INDEX_SCAN);
 
   return SCAN (c, st, reading, lend_row (st, &b, fn, opaque));
+}
+
+static int
+range_of_row (sqlite3_stmt *st, uint64_t first, uint64_t last,
+              int (*fn) (void *opaque, const struct index_entry *e),
+              void *opaque)
+{
+  struct index_row row = row_of (st);
+  struct index_entry e;
+  int r;
+
+  while ((r = index_row_next (&row, &e)) == 1 && e.prefix <= last)
+    if (e.prefix >= first && fn (opaque, &e) == -1)
+      return -1;
+  return r == -1 ? fail_row () : 0;
+}
+
+static int
+range_of_run (struct meta_conn *c, unsigned run, uint64_t first, uint64_t last,
+              int (*fn) (void *opaque, const struct index_entry *e),
+              void *opaque)
+{
+  USING_STMT (st, c, ST_INDEX_RANGE);
+
+  bind_u64 (st, 1, key_of (run, 0));
+  bind_u64 (st, 2, key_of (run, first));
+  bind_u64 (st, 3, key_of (run, last));
+  return SCAN (c, st, reading, range_of_row (st, first, last, fn, opaque));
+}
+
+int
+meta_index_range (struct meta_conn *c, const struct index_runs *runs,
+                  uint64_t first, uint64_t last,
+                  int (*fn) (void *opaque, const struct index_entry *e),
+                  void *opaque)
+{
+  unsigned run;
+
+  for (run = 0; run < INDEX_RUNS; ++run)
+    if (index_runs_has (runs, run) &&
+        range_of_run (c, run, first, last, fn, opaque) == -1)
+      return -1;
+  return 0;
 }
 
 /*----------------------------------------------------------------------

@@ -74,8 +74,9 @@ extern int meta_index_get (struct meta_conn *c, unsigned run, uint64_t prefix,
  */
 extern int meta_index_from (struct meta_conn *c, unsigned run, uint64_t prefix,
                             uint64_t *low, struct blob *b);
-/* Where the row's entries from 'prefix' on begin, its length if none does. */
-extern size_t meta_index_find (const struct blob *row, uint64_t prefix);
+/* The run's entries with this prefix, packed: 1, 0: there is none, -1. */
+extern int meta_index_find (struct meta_conn *c, unsigned run, uint64_t prefix,
+                            struct blob *entries);
 extern int meta_index_put (struct meta_conn *c, unsigned run, uint64_t low,
                            const uint8_t *buf, size_t len);
 extern int meta_index_delete (struct meta_conn *c, unsigned run, uint64_t low);
@@ -94,6 +95,15 @@ extern int meta_index_scan (struct meta_conn *c,
                             int (*fn) (void *opaque, unsigned run, uint64_t low,
                                        const uint8_t *buf, size_t len),
                             void *opaque);
+
+/* The entries of these runs whose prefix is in first .. last, run by run: so
+ * they cost less than through a cursor.
+ */
+extern int
+meta_index_range (struct meta_conn *c, const struct index_runs *runs,
+                  uint64_t first, uint64_t last,
+                  int (*fn) (void *opaque, const struct index_entry *e),
+                  void *opaque);
 
 /*----------------------------------------------------------------------
  * The entries of several runs, ascending by (prefix, addr), each once

@@ -118,6 +118,9 @@ static const char *const sql[NR_STMTS] = {
                    " ORDER BY key DESC LIMIT 1",
   [ST_INDEX_FROM] = "SELECT key, entries FROM ddt WHERE key BETWEEN ? AND ?"
                     " ORDER BY key LIMIT 1",
+  [ST_INDEX_RANGE] = "SELECT key, entries FROM ddt WHERE key BETWEEN ifnull ("
+                     "(SELECT max (key) FROM ddt WHERE key BETWEEN ?1 AND ?2),"
+                     " ?2) AND ?3 ORDER BY key",
   [ST_INDEX_PUT] = "INSERT OR REPLACE INTO ddt VALUES (?, ?)",
   [ST_INDEX_DELETE] = "DELETE FROM ddt WHERE key BETWEEN ? AND ?",
   [ST_INDEX_SCAN] = "SELECT key, entries FROM ddt WHERE key >= 0 ORDER BY key",

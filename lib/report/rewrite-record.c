@@ -177,20 +177,15 @@ static int
 find_in_run (struct rewrite *w, struct meta_conn *c, unsigned run,
              const struct record *r, uint64_t *limit, struct record *other)
 {
-  const uint64_t prefix = digest_prefix (&r->digest);
   struct index_entry e;
   struct record at;
-  uint64_t low;
   size_t off;
-  int ret = meta_index_get (c, run, prefix, &low, &w->index);
+  int ret = meta_index_find (c, run, digest_prefix (&r->digest), &w->index);
 
   if (ret != 1)
     return ret;
-  for (off = meta_index_find (&w->index, prefix); off < w->index.len;
-       off += INDEX_ENTRY_LEN) {
+  for (off = 0; off < w->index.len; off += INDEX_ENTRY_LEN) {
     index_entry_unpack (w->index.p + off, &e);
-    if (e.prefix != prefix)
-      break;
     if (e.removed || e.addr == r->ptr.addr || e.addr >= *limit)
       continue;
     ret = is_equal_at (w, c, r, e.addr, &at);

@@ -86,6 +86,39 @@ look_at_row (void *opaque, unsigned run, uint64_t low, const uint8_t *buf,
   return 0;
 }
 
+struct range {
+  uint64_t first, last;
+  uint64_t nr; /* entries that are not removed again */
+};
+
+static int
+look_at_range (void *opaque, const struct index_entry *e)
+{
+  struct range *range = opaque;
+
+  expect (e->prefix >= range->first && e->prefix <= range->last);
+  range->nr += e->removed ? UINT64_MAX : 1;
+  return 0;
+}
+
+/* Ranges that lie side by side have all entries, and none twice. */
+static void
+compare_ranges (struct meta_conn *c, const struct index_runs *runs)
+{
+  const uint64_t step = UINT64_C (0x0765432100012345);
+  struct range range = { .nr = 0 };
+  uint64_t at = 0;
+
+  do {
+    range.first = at;
+    at += step;
+    range.last = at > range.first ? at - 1 : UINT64_MAX;
+    must (meta_index_range (c, runs, range.first, range.last, look_at_range,
+                            &range));
+  } while (range.last < UINT64_MAX);
+  expect (range.nr == nr_present);
+}
+
 static struct last_row
 compare (struct meta_conn *c, const struct meta_state *state)
 {
@@ -109,6 +142,7 @@ compare (struct meta_conn *c, const struct meta_state *state)
   }
   meta_index_cursor_free (cu);
   expect (nr == nr_present && state->index_entries == nr_present);
+  compare_ranges (c, &runs);
   for (i = 0; i < NR_ENTRIES; i += 997) {
     e = entry (i);
     must (meta_index_sum (c, &runs, &e, &sum));
