@@ -8,7 +8,7 @@
 
 #include "base/array.h"
 #include "base/cleanup.h"
-#include "core/fold-index.h"
+#include "core/fold-index-int.h"
 
 static int
 compare_ops (const void *a, const void *b)
@@ -215,8 +215,8 @@ level_of (uint64_t entries)
   return level;
 }
 
-static bool
-is_active (const struct index_merge *m)
+bool
+index_merge_is_active (const struct index_merge *m)
 {
   return m->inputs.bits[0] != 0 || m->inputs.bits[1] != 0;
 }
@@ -224,7 +224,7 @@ is_active (const struct index_merge *m)
 static void
 add_busy (const struct index_merge *m, struct index_runs *busy)
 {
-  if (!is_active (m))
+  if (!index_merge_is_active (m))
     return;
   busy->bits[0] |= m->inputs.bits[0];
   busy->bits[1] |= m->inputs.bits[1];
@@ -529,57 +529,51 @@ static int
 merge_some (struct meta_conn *c, struct index_merges *merges,
             struct index_merge *m, uint64_t nr, uint64_t *max)
 {
-  const bool was_active = is_active (m);
+  const bool was_active = index_merge_is_active (m);
   struct step s = { NULL };
   int r = 0;
 
   m->credit += nr;
-  while (r == 0 && is_active (m) && m->credit >= step_entries (m) &&
+  while (r == 0 && index_merge_is_active (m) && m->credit >= step_entries (m) &&
          *max >= INDEX_STEP_ENTRIES) {
     *max -= INDEX_STEP_ENTRIES;
     r = merge_step (c, merges, m, &s);
     m->credit -= at_most (s.nr_read, m->credit);
     m->left -= at_most (s.nr_read, m->left);
   }
-  m->credit = is_active (m)
+  m->credit = index_merge_is_active (m)
     ? at_most (m->credit, CREDIT_STEPS * INDEX_STEP_ENTRIES)
     : 0;
   /* It may have kept one of all runs from beginning. */
-  merges->due |= was_active && !is_active (m);
+  merges->due |= was_active && !index_merge_is_active (m);
   free (s.e);
   free (s.more);
   return r;
 }
 
-/* Entries of a run, at a guess if it was written before the pool was opened. */
-static uint64_t
-entries_of (const struct index_merges *merges, unsigned run)
+uint64_t
+index_entries_of (const struct index_merges *merges, unsigned run)
 {
-  uint64_t n = INDEX_LEVEL_ENTRIES * INDEX_MERGE / 2;
-  unsigned level;
-
   assert (run < INDEX_RUNS);
-  if (merges->entries[run] > 0)
-    return merges->entries[run];
-  for (level = run / INDEX_LEVEL_RUNS; level > 0; --level)
-    n *= INDEX_MERGE;
-  return n;
+  return merges->entries[run] > 0 ? merges->entries[run] : 1;
 }
 
-/* Which runs of these levels have no part in a merge? */
-static struct index_runs
-idle_runs (const struct index_merges *merges, const struct index_runs *runs,
-           unsigned first, unsigned last)
+struct index_runs
+index_idle_runs (const struct index_merges *merges,
+                 const struct index_runs *runs, unsigned first, unsigned last)
 {
   const struct index_runs busy = busy_runs (merges);
   struct index_runs idle = { { 0 } };
-  unsigned run;
+  unsigned run, level;
 
   assert (first <= last && last < INDEX_LEVELS);
-  for (run = first * INDEX_LEVEL_RUNS; run < (last + 1) * INDEX_LEVEL_RUNS;
-       ++run)
-    if (index_runs_has (runs, run) && !index_runs_has (&busy, run))
+  for (run = 0; run < INDEX_RUNS; ++run) {
+    if (!index_runs_has (runs, run) || index_runs_has (&busy, run))
+      continue;
+    level = level_of (index_entries_of (merges, run));
+    if (level >= first && level <= last)
       index_runs_add (&idle, run);
+  }
   return idle;
 }
 
@@ -593,17 +587,17 @@ begin_merge (struct index_merges *merges, struct index_merge *m,
   uint64_t sum = 0;
   unsigned run;
 
-  assert (!is_active (m));
+  assert (!index_merge_is_active (m));
   for (run = 0; run < INDEX_RUNS; ++run)
     if (index_runs_has (inputs, run))
-      sum += entries_of (merges, run);
+      sum += index_entries_of (merges, run);
   if (sum > nr_entries && m == &merges->all)
     sum = nr_entries;
   m->left = sum;
   m->output = choose_run (runs, &busy, level_of (sum));
   m->inputs = *inputs;
   index_runs_remove (&m->inputs, m->output);
-  assert (is_active (m) && m->output < INDEX_RUNS);
+  assert (index_merge_is_active (m) && m->output < INDEX_RUNS);
 }
 
 /* Has the level enough runs for a merge?  The one that a merge of lower levels
@@ -616,8 +610,8 @@ is_due (const struct index_merges *merges, const struct index_runs *runs,
   unsigned i, nr;
   struct index_runs idle;
 
-  for (i = level; !is_active (&merges->levels[i]); --i) {
-    idle = idle_runs (merges, runs, i, i);
+  for (i = level; !index_merge_is_active (&merges->levels[i]); --i) {
+    idle = index_idle_runs (merges, runs, i, i);
     nr = index_runs_count (&idle);
     if (nr >= INDEX_MERGE)
       return true;
@@ -627,10 +621,14 @@ is_due (const struct index_merges *merges, const struct index_runs *runs,
   return false;
 }
 
-/* Begin the merges that are due, those of high levels first: each takes the
- * runs of all lower levels along.  What they have would else be written again
- * for each level up to this one.
+/* A merge takes runs of so many lower levels along: what they have would else
+ * be written again for each level up to this one.  Runs of still lower levels
+ * are as good as nothing in such a merge, but would have to wait for its end,
+ * and until then each of them is one more to search.
  */
+#define LEVELS_ALONG 2u
+
+/* Begin the merges that are due, those of high levels first. */
 static void
 begin_merges (struct index_merges *merges, const struct index_runs *runs,
               uint64_t nr_entries)
@@ -640,7 +638,8 @@ begin_merges (struct index_merges *merges, const struct index_runs *runs,
 
   for (i = INDEX_LEVELS; i-- > 0;)
     if (is_due (merges, runs, i)) {
-      idle = idle_runs (merges, runs, 0, i);
+      idle = index_idle_runs (merges, runs,
+                              i > LEVELS_ALONG ? i - LEVELS_ALONG : 0, i);
       begin_merge (merges, &merges->levels[i], runs, &idle, nr_entries);
     }
 }
@@ -655,7 +654,7 @@ is_mostly_removed (const struct index_merges *merges,
 
   for (run = 0; run < INDEX_RUNS; ++run)
     if (index_runs_has (runs, run))
-      sum += entries_of (merges, run);
+      sum += index_entries_of (merges, run);
   return sum / 3 > nr_entries + INDEX_LEVEL_ENTRIES * INDEX_MERGE;
 }
 
@@ -671,11 +670,11 @@ fold_index_is_merging (const struct index_merges *merges)
 uint64_t
 fold_index_left (const struct index_merges *merges)
 {
-  uint64_t left = is_active (&merges->all) ? merges->all.left : 0;
+  uint64_t left = index_merge_is_active (&merges->all) ? merges->all.left : 0;
   unsigned i;
 
   for (i = 0; i < INDEX_LEVELS; ++i)
-    if (is_active (&merges->levels[i]))
+    if (index_merge_is_active (&merges->levels[i]))
       left += merges->levels[i].left;
   return left;
 }
@@ -683,7 +682,7 @@ fold_index_left (const struct index_merges *merges)
 bool
 fold_index_is_shrinking (const struct index_merges *merges)
 {
-  return merges->shrink || is_active (&merges->all);
+  return merges->shrink || index_merge_is_active (&merges->all);
 }
 
 /* Merge all runs if most of them cancels, or txg_shrink_index asked for it:
@@ -713,6 +712,8 @@ fold_index_merge (struct meta_conn *c, struct index_merges *merges, uint64_t nr,
   if (max < INDEX_STEP_ENTRIES)
     return 0;
   if (meta_index_runs (c, &runs) == -1)
+    return -1;
+  if (!merges->surveyed && index_merges_resume (c, merges, &runs) == -1)
     return -1;
   begin_merge_of_all (merges, &runs, nr_entries);
   if (!merges->shrink)

@@ -6,18 +6,23 @@
  * are changes: an index of one run would be written again by nearly every
  * fold.  Instead the fold writes its changes as a run of their own, and merges
  * runs of about the same size when there are INDEX_MERGE of them, as tiered
- * compaction does (LevelDB's and Cassandra's word), and all smaller ones with
- * them.  So an entry is written less than once for each level, and a run is
- * read and written in its order.
+ * compaction does (LevelDB's and Cassandra's word), and smaller ones with them.
+ * So an entry is written less than once for each level, and a run is read and
+ * written in its order.
  *
- * A run's level says how many entries it had at first: level 0 fewer than
+ * A run's level says how many entries it has: level 0 fewer than
  * INDEX_LEVEL_ENTRIES * INDEX_MERGE, each other one INDEX_MERGE times as many.
  *
  * A merge goes on over many folds.  Each one moves a bounded number of entries,
  * the lowest ones first, from the runs that are merged to the new one, in its
  * transaction.  So an entry is in exactly one run at any time, and a merge that
- * a crash or a failed fold ends has lost nothing: its runs are merged again.
- * What merges are under way is in memory only (struct index_merges).
+ * a crash or a failed fold ends has lost nothing.
+ *
+ * What merges are under way is in memory only (struct index_merges).  The first
+ * merge of a session reads it from the runs: the output of a merge has all that
+ * comes before its inputs.  If each session began its merges again, with a new
+ * output, each would leave its output as one more run, and sessions that are
+ * shorter than a merge would never end it.
  */
 
 #ifndef NBDEDUP_FOLD_INDEX_H
@@ -49,7 +54,10 @@ struct index_merges {
   struct index_merge all; /* one of all runs, most of which cancels */
   bool due;               /* since the last run none was begun */
   bool shrink;            /* next, merge all runs */
-  /* Of each run, removals too; 0: not known, or there is no such run. */
+  bool surveyed;          /* what the last session left is known */
+  /* Of each run, removals too; estimated, if an earlier session wrote it.  0:
+   * not known yet, or there is no such run.
+   */
   uint64_t entries[INDEX_RUNS];
 };
 

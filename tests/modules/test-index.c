@@ -314,6 +314,78 @@ test_small_folds (void)
   with_tables (do_small_folds, NULL);
 }
 
+/* Merges go on when the pool is opened again: sessions that are shorter than a
+ * merge end it, and leave no runs of their own.
+ */
+static int
+do_sessions (void *arg, struct meta_conn *c, struct meta_state *state)
+{
+  const unsigned each = NR_ENTRIES / INDEX_MERGE;
+  unsigned i;
+
+  (void) arg;
+  begin_empty (c, state);
+  for (i = 0; i < NR_ENTRIES; i += each)
+    change (c, state, i, each, false, NULL);
+  for (i = 0; nr_runs (c) > 1; ++i) {
+    expect (i < NR_ENTRIES / INDEX_STEP_ENTRIES + 1);
+    memset (&merges, 0, sizeof merges);
+    must (fold_index_merge (c, &merges, INDEX_STEP_ENTRIES, UINT64_MAX,
+                            state->index_entries));
+    expect (nr_runs (c) <= INDEX_MERGE + 1);
+    compare (c, state);
+  }
+  expect (i > 2);
+  end_empty (c, state);
+  return 0;
+}
+
+static void
+test_sessions (void)
+{
+  with_tables (do_sessions, NULL);
+}
+
+/* A session knows about how large the runs of earlier ones are. */
+static int
+do_survey (void *arg, struct meta_conn *c, struct meta_state *state)
+{
+  static const unsigned sizes[] = { 1, 300, 5000, 100000 };
+  struct index_entry *ops = malloc (100000 * sizeof *ops);
+  struct index_merges old;
+  struct rng rng = rng_make (8, 1);
+  unsigned i, j, run, nr = 0;
+
+  (void) arg;
+  expect (ops != NULL);
+  begin_empty (c, state);
+  for (i = 0; i < sizeof sizes / sizeof sizes[0]; ++i) {
+    for (j = 0; j < sizes[i]; ++j)
+      ops[j] = (struct index_entry) {
+        .prefix = rng_next (&rng) & INDEX_PREFIX_MASK, .addr = j + 1
+      };
+    must (fold_index (c, ops, sizes[i], &state->index_entries, &merges, false));
+  }
+  old = merges;
+  memset (&merges, 0, sizeof merges);
+  must (fold_index_merge (c, &merges, 0, UINT64_MAX, state->index_entries));
+  for (run = 0; run < INDEX_RUNS; ++run) {
+    nr += old.entries[run] > 0;
+    expect (merges.entries[run] >= old.entries[run] * 9 / 10);
+    expect (merges.entries[run] <= old.entries[run] * 11 / 10);
+  }
+  expect (nr == sizeof sizes / sizeof sizes[0]);
+  free (ops);
+  end_empty (c, state);
+  return 0;
+}
+
+static void
+test_survey (void)
+{
+  with_tables (do_survey, NULL);
+}
+
 /* What is removed leaves nothing behind, although its run has no other of its
  * level.
  */
@@ -557,6 +629,8 @@ static const struct engine_case cases[] = {
   CASE (anything),
   CASE (merge),
   CASE (small_folds),
+  CASE (sessions),
+  CASE (survey),
   CASE (remove_all),
   CASE (remove_beside_a_merge),
   CASE (remove_in_place),
