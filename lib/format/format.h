@@ -272,6 +272,10 @@ index_entry_compare (const struct index_entry *x, const struct index_entry *y);
 extern void summary_header_pack (const uint8_t uuid[UUID_LEN],
                                  uint64_t chunk_addr, uint32_t index,
                                  uint32_t sector_bytes, uint8_t buf[64]);
+/* Is it the header of a chunk at this address, with this sector size? */
+extern bool summary_header_unpack (const uint8_t uuid[UUID_LEN],
+                                   uint64_t chunk_addr, uint32_t sector_bytes,
+                                   const uint8_t buf[64], uint32_t *index);
 extern void summary_slot_pack (const uint8_t uuid[UUID_LEN],
                                uint64_t slot_offset, const struct record *r,
                                uint64_t birth, uint32_t sectors_per_segment,

@@ -14,64 +14,53 @@
 
 #include <inttypes.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
-#include <xxhash.h>
 
-#include "base/bytes.h"
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "core/engine.h"
 #include "core/events.h"
+#include "core/fold-summary.h"
 #include "disk/store.h"
 #include "format/format.h"
+#include "format/segment.h"
 #include "meta/meta.h"
 
 #define PIECE_BYTES (1 << 20)
-#define CHUNK_BYTES 4096
-#define SLOT_BYTES 64
 
 struct found {
   struct store *store;
   const struct store_header *header;
-  uint64_t records, bytes, stored_bytes, chunks;
+  uint64_t records, bytes, stored_bytes;
 };
-
-static bool
-is_chunk (const struct found *f, const uint8_t *buf, uint64_t addr)
-{
-  return memcmp (buf, "NBDCHUNK", 8) == 0 &&
-    memcmp (buf + 8, f->header->uuid, UUID_LEN) == 0 &&
-    get_le64 (buf + 24) == addr && get_le64 (buf + 56) == XXH3_64bits (buf, 56);
-}
 
 static void
 count_chunk (struct found *f, const uint8_t *buf, uint64_t offset)
 {
-  uint32_t per_segment = SEGMENT_BYTES / f->header->sector_bytes;
+  const uint32_t per_segment = SEGMENT_BYTES / f->header->sector_bytes;
   struct record r;
   uint64_t birth;
   unsigned i;
 
-  f->chunks++;
-  for (i = 1; i < CHUNK_BYTES / SLOT_BYTES; ++i)
-    if (summary_slot_unpack (f->header->uuid, offset + i * SLOT_BYTES,
+  for (i = 1; i < summary_chunk_slots (f->header->sector_bytes); ++i)
+    if (summary_slot_unpack (f->header->uuid, offset + i * SUMMARY_SLOT_BYTES,
                              offset / SEGMENT_BYTES, per_segment,
-                             buf + i * SLOT_BYTES, &r, &birth) == 1) {
+                             buf + i * SUMMARY_SLOT_BYTES, &r, &birth) == 1) {
       f->records++;
       f->bytes += r.lsize;
       f->stored_bytes += r.ptr.psize;
     }
 }
 
-/* Chunks are aligned to their size, which is a sector's if that is larger. */
+/* Chunks are aligned to their size. */
 static int
 find_records (struct found *f, const char *path)
 {
   CLEANUP_FREE uint8_t *buf = malloc (PIECE_BYTES);
-  uint32_t sector = f->header->sector_bytes;
-  uint32_t step = sector > CHUNK_BYTES ? sector : CHUNK_BYTES;
+  const uint32_t sector = f->header->sector_bytes;
+  const uint32_t step = summary_chunk_bytes (sector);
   uint64_t length, offset, n, i;
+  uint32_t index;
 
   if (buf == NULL)
     return nbdedup_fail (ENOMEM, "%s: no memory", path);
@@ -84,7 +73,8 @@ find_records (struct found *f, const char *path)
     if (store_read (f->store, offset / sector, buf, (size_t) n) == -1)
       continue;
     for (i = 0; i < n; i += step)
-      if (is_chunk (f, buf + i, (offset + i) / sector))
+      if (summary_header_unpack (f->header->uuid, (offset + i) / sector, sector,
+                                 buf + i, &index))
         count_chunk (f, buf + i, offset + i);
   }
   return 0;
