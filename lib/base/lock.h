@@ -90,7 +90,7 @@ lock_destroy (struct lock *l)
 }
 
 static inline bool
-lock_is_held (struct lock *l)
+lock_is_held (const struct lock *l)
 {
   return atomic_load_explicit (&l->held, memory_order_relaxed) &&
     pthread_equal (atomic_load_explicit (&l->owner, memory_order_relaxed),

@@ -22,7 +22,7 @@
  *    then all entries of the index in its range, and an entry never leaves its
  *    place in the order of prefixes, in which the thread reads;
  *
- *  - a repair that adds entries calls ddt_filter_reset after it.
+ *  - a repair that adds entries calls ddt_filter_reset_locked after it.
  *
  * A clean close saves the parts (warm-file.h), and the next session reads them
  * instead of the index if nothing can have been added to that in between.  It

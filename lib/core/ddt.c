@@ -125,6 +125,7 @@ get_ref_locked (struct ddt *ddt, uint64_t addr)
 {
   struct ref *r = find_ref_locked (ddt, addr);
 
+  assert_held (&ddt->lock);
   if (r)
     return r;
   r = spares_take (&ddt->spare_refs, sizeof *r)
@@ -166,6 +167,7 @@ is_hidden_locked (struct ddt *ddt, uint64_t addr)
 {
   struct ref *r = find_ref_locked (ddt, addr);
 
+  assert_held (&ddt->lock);
   return r && (r->dead || r->pruned);
 }
 
@@ -222,6 +224,7 @@ take_ref_locked (struct ddt *ddt, const struct record *r, struct pointer *ptr)
 {
   struct ref *ref = get_ref_locked (ddt, r->ptr.addr);
 
+  assert_held (&ddt->lock);
   if (ref == NULL)
     return -1;
   assert (!ref->dead);

@@ -57,10 +57,10 @@ struct map {
 extern void map_assert_consistent_locked (struct map *map);
 DEFINE_WITH_CONSISTENT (map)
 
-/* The changes to a leaf in this table of map->changes, or NULL. */
-extern struct leaf_changes *map_find_changes_locked (struct hashtable *t,
-                                                     struct layer *layer,
-                                                     uint64_t leaf);
+/* The changes to a leaf in map->changes[table], or NULL. */
+extern struct leaf_changes *
+map_find_changes_locked (struct map *map, unsigned table, struct layer *layer,
+                         uint64_t leaf);
 /* For hashtable_visit: frees a struct leaf_changes of the map 'opaque'. */
 extern void map_free_changes (void *opaque, struct hashtable_link *l);
 

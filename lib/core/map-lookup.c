@@ -96,8 +96,7 @@ get_own_from_memory (struct map *map, const struct get *g, uint64_t *generation,
 
   WITH_LOCK (&map->lock);
   for (i = 0; i < 2; ++i) { /* the open txg first, then the folding */
-    lc = map_find_changes_locked (&map->changes[map->open ^ i], g->layer,
-                                  g->leaf);
+    lc = map_find_changes_locked (map, map->open ^ i, g->layer, g->leaf);
     left = get_from_changes_locked (g, lc);
     if (left <= 0)
       return left == 0 ? 1 : -1;
@@ -331,7 +330,7 @@ next_change (struct map *map, struct layer *layer, uint64_t first, uint64_t end)
       continue;
     }
     for (leaf = first; leaf < s.next; ++leaf)
-      if (map_find_changes_locked (t, layer, leaf))
+      if (map_find_changes_locked (map, i, layer, leaf))
         s.next = leaf;
   }
   return s.next;

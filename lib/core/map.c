@@ -117,12 +117,14 @@ leaf_hash (const struct layer *layer, uint64_t leaf)
 }
 
 struct leaf_changes *
-map_find_changes_locked (struct hashtable *t, struct layer *layer,
+map_find_changes_locked (struct map *map, unsigned table, struct layer *layer,
                          uint64_t leaf)
 {
+  struct hashtable *t = &map->changes[table];
   struct hashtable_link *l;
   struct leaf_changes *lc;
 
+  assert_held (&map->lock);
   for (l = hashtable_chain (t, leaf_hash (layer, leaf)); l; l = l->next) {
     lc = hashtable_entry (l, struct leaf_changes, link);
     if (lc->layer == layer && lc->leaf == leaf)
@@ -135,9 +137,9 @@ static struct leaf_changes *
 get_changes_locked (struct map *map, struct layer *layer, uint64_t leaf)
 {
   struct hashtable *t = &map->changes[map->open];
-  struct leaf_changes *lc = map_find_changes_locked (t, layer, leaf);
+  struct leaf_changes *lc = map_find_changes_locked (map, map->open, layer,
+                                                     leaf);
 
-  assert_held (&map->lock);
   if (lc)
     return lc;
   lc = patient_calloc (1, sizeof *lc);

@@ -64,6 +64,7 @@ grow_hash_locked (struct space *space)
 void
 space_entry_free_locked (struct space *space, struct entry *e)
 {
+  assert_held (&space->lock);
   LIST_REMOVE (e, hash_link);
   if (e->pins == 0)
     TAILQ_REMOVE (&space->lru, e, lru_link);

@@ -109,6 +109,7 @@ space_top_class_locked (const struct space *space)
 {
   unsigned c = NR_CLASSES - 1;
 
+  assert_held (&space->lock);
   while (c > 0 && space->reserved_records[c] == 0)
     c--;
   return c;
@@ -157,6 +158,7 @@ space_keeps_promises_locked (const struct space *space)
 {
   const unsigned c = space_top_class_locked (space);
 
+  assert_held (&space->lock);
   return space->room[c] >= space->reserved_sectors ||
     fits_alone_locked (space, c, 0);
 }

@@ -136,6 +136,7 @@ seg_refresh_locked (struct space *space, const struct segment_map *map)
   const uint32_t id = map->id;
   unsigned start;
 
+  assert_held (&space->lock);
   seg_remove_locked (space, id);
   space->segs[id].nr_free = map->nr_sectors - map->nr_used;
   space->segs[id].largest = segment_map_largest_run (map, &start);
@@ -148,6 +149,7 @@ seg_set_absent_locked (struct space *space, uint32_t id, bool absent)
 {
   const uint64_t bit = UINT64_C (1) << id % 64;
 
+  assert_held (&space->lock);
   assert (!space->segs[id].backed); /* never both */
   if (absent)
     space->absent[id / 64] |= bit;
@@ -162,6 +164,7 @@ seg_extend_locked (struct space *space, uint64_t nr)
   uint64_t *absent;
   uint64_t max = space->max_segs;
 
+  assert_held (&space->lock);
   if (nr > NONE)
     return nbdedup_fail (ENOSPC,
                          "space: segment %" PRIu64 ": there can be "
@@ -198,6 +201,7 @@ seg_back_locked (struct space *space, uint32_t id)
 {
   struct seg *s = &space->segs[id];
 
+  assert_held (&space->lock);
   assert (!s->backed);
   if (store_allocate_segment (space->store, id) == -1)
     return -1;
@@ -242,6 +246,7 @@ seg_grow_locked (struct space *space)
 void
 seg_leave_locked (struct space *space, uint32_t id)
 {
+  assert_held (&space->lock);
   if (space->current == id)
     space->current = NONE;
   if (space->dense == id)
@@ -253,6 +258,7 @@ seg_pick_empty_locked (const struct space *space, bool last)
 {
   uint32_t id, n, best = space->empty;
 
+  assert_held (&space->lock);
   for (id = space->empty, n = 0; id != NONE && n < 64;
        id = space->segs[id].next, ++n)
     if (last ? id > best : id < best)
@@ -263,6 +269,7 @@ seg_pick_empty_locked (const struct space *space, bool last)
 void
 seg_mark_damaged_locked (struct space *space, uint32_t id)
 {
+  assert_held (&space->lock);
   assert (space->segs[id].backed);
   seg_remove_locked (space, id);
   space->nr_damaged += !space->segs[id].damaged;

@@ -93,15 +93,16 @@ space_destroy (struct space *space)
   if (space == NULL)
     return;
   space_stop_puncher (space);
-  /* The next open would not know the empty segments. */
-  if (space->segs != NULL) {
+  {
     WITH_LOCK (&space->lock);
     space->closing = true;
-    seg_punch_empty_locked (space, true);
+    /* The next open would not know the empty segments. */
+    if (space->segs != NULL)
+      seg_punch_empty_locked (space, true);
+    for (i = 0; space->hash != NULL && i < space->nr_hash; ++i)
+      while ((e = LIST_FIRST (&space->hash[i])) != NULL)
+        space_entry_free_locked (space, e);
   }
-  for (i = 0; space->hash != NULL && i < space->nr_hash; ++i)
-    while ((e = LIST_FIRST (&space->hash[i])) != NULL)
-      space_entry_free_locked (space, e);
   free (space->hash);
   free (space->with_slots.heads);
   free (space->without_slots.heads);

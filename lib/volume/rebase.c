@@ -308,7 +308,7 @@ static void
 set_origin_locked (struct rebase *rb)
 {
   volume_set_origin_locked (rb->v, rb->onto);
-  tombstones_drop_locked (&rb->tombstones);
+  tombstones_drop_locked (rb->v->pool->volumes, &rb->tombstones);
 }
 
 static void

@@ -357,7 +357,7 @@ rollback_done (void *arg)
     /* The volume has the origin again that it had at that time. */
     volume_set_origin_locked (old, NULL);
     volume_set_origin_locked (new, rb->snapshot->origin);
-    tombstones_drop_locked (&rb->tombstones);
+    tombstones_drop_locked (rb->vs, &rb->tombstones);
     list_remove (&rb->vs->list, old);
     list_insert (&rb->vs->list, new);
   }

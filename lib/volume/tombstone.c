@@ -72,15 +72,16 @@ tombstones_delete (const struct tombstones *tombstones, struct meta_conn *c)
 }
 
 void
-tombstones_drop_locked (struct tombstones *tombstones)
+tombstones_drop_locked (struct volumes *vs, struct tombstones *tombstones)
 {
   struct volume *g;
   size_t i;
 
+  assert_held (&vs->lock);
   for (i = 0; i < tombstones->nr; ++i) {
     g = tombstones->p[i];
     assert (g->label != NULL && g->nr_clones + g->nr_heirs == 0);
-    list_remove (&g->pool->volumes->tombstones, g);
+    list_remove (&vs->tombstones, g);
     volume_set_origin_locked (g, NULL);
   }
   for (i = 0; i < tombstones->nr; ++i)

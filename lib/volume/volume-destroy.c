@@ -315,7 +315,7 @@ destroy_done (void *arg)
       else
         volume_set_origin_locked (v, NULL);
     }
-    tombstones_drop_locked (&d->tombstones);
+    tombstones_drop_locked (d->vs, &d->tombstones);
   }
   layers_settle (d->vs);
 }

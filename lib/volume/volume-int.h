@@ -50,7 +50,8 @@ extern int tombstones_collect (struct volume *const *leaving, size_t nr,
  */
 extern int
 tombstones_delete (const struct tombstones *tombstones, struct meta_conn *c);
-extern void tombstones_drop_locked (struct tombstones *tombstones);
+extern void
+tombstones_drop_locked (struct volumes *vs, struct tombstones *tombstones);
 /* 'layer' takes the place of 'child': update the rows; and, after the commit,
  * the structs.
  */

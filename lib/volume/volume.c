@@ -492,6 +492,7 @@ volume_describe_clients_locked (const struct volume *v, char *buf, size_t len)
   const char *separator = " (";
   size_t n;
 
+  assert_held (&v->pool->volumes->lock);
   n = (size_t) snprintf (buf, len, "%u client%s", v->nr_clients,
                          v->nr_clients == 1 ? "" : "s");
   LIST_FOREACH (h, &v->clients, link) {

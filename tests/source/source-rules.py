@@ -13,6 +13,8 @@ FILE: WHAT; exit status 1 if there is any.
    lib/.  NAME-int.h is for its own room.
  - plugin/ and tools/ include only nbdedup.h and, of base/, headers that need
    no more of lib/.
+ - A file calls no function that a room above its own defines, whichever header
+   declares it.
  - A function that a header of lib/ declares is called by another file of lib/,
    tools/ or plugin/, or by its own file and a test.
  - Two files of a room of lib/ do not define structs of one name; nor do two
@@ -30,7 +32,8 @@ FILE: WHAT; exit status 1 if there is any.
  - A function of lib/, plugin/ or tools/ has at most FUNCTION_MAX lines, from
    one brace to the other.  One of lib/ that asserts that a lock (a member of
    this name) is held ends in _locked; functions that need another mutex,
-   which a whole command holds, do not.
+   which a whole command holds, do not.  One that ends in _locked and that
+   other files call asserts it.
  - Every source file has its licence, and not more than LINES_MAX lines;
    lib/, plugin/, tools/ and tests/ list all their files in Makefile.am.
 """
@@ -65,6 +68,8 @@ INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+(?:"([^"]+)"|<([^>]+)>)',
 # Its name begins a line, and its braces are alone on theirs.
 FUNCTION = re.compile(r"^(\w+) \([^;{}]*\)\s*^\{\n(.*?)^\}", re.M | re.S)
 ASSERT_LOCK = re.compile(r"\bassert_held \([^;]*(?:->|\.)lock\)")
+KNOWS_LOCK = re.compile(r"\bassert_held \(|_assert_consistent_locked \(|"
+                        r"\bWITH_CONSISTENT \(")
 # How a .bats or .bash file of tests/ uses files of a room.
 LOAD = re.compile(r"^load \.\./(\w+)/([\w-]+)$", re.M)
 START = re.compile(r"(?:\$test_programs|\$top_(?:src|build)dir/tests)/(\w+)/"
@@ -105,6 +110,11 @@ def strings(text):
     for m in re.finditer(r'(?:"(?:\\.|[^"\\\n])*"\s*)+', text):
         parts = re.findall(r'"((?:\\.|[^"\\\n])*)"', m[0])
         yield text.count("\n", 0, m.start()) + 1, "".join(parts)
+
+
+def is_static(text, function):
+    """'function': a match of FUNCTION in the text."""
+    return re.search(r"\bstatic\b[^;{}]*$", text[:function.start()])
 
 
 def at(path, text, match):
@@ -162,10 +172,7 @@ def may_know(where, verb, name, mine, other, figure):
     return False
 
 
-def check_layers(files):
-    figure = "CONTRIBUTING.md"
-    places = read_figure(figure, "The layers", "lib/")
-
+def check_layers(files, places, figure):
     for path in files:
         if not path.startswith("lib/") or path == "lib/" + PUBLIC:
             continue
@@ -190,6 +197,26 @@ def check_layers(files):
                           figure) and name.endswith("-int.h") and of != room:
                 problem(at(path, text, m), "includes %s, which is for its "
                         "own room" % name)
+
+
+def check_calls(texts, places):
+    """'texts': {path: text without comments}; 'places': as read_figure."""
+    rooms = {}
+    for path, text in texts.items():
+        if path.startswith("lib/"):
+            for m in FUNCTION.finditer(text):
+                if not is_static(text, m):
+                    rooms[m[1]] = os.path.dirname(path[4:])
+    for path, text in texts.items():
+        mine = places.get(os.path.dirname(path[4:]))
+        if not path.startswith("lib/") or mine is None:
+            continue
+        own = {m[1] for m in FUNCTION.finditer(text)}
+        for m in re.finditer(r"\b([a-z]\w+) \(", without_strings(text)):
+            other = places.get(rooms.get(m[1])) if m[1] not in own else None
+            if other is not None and other.line > mine.line:
+                problem(at(path, text, m), "calls %s, of a room above it"
+                        % m[1])
 
 
 # ----------------------------------------------------------------------
@@ -243,6 +270,11 @@ def check_functions(path, text):
         if lines > FUNCTION_MAX:
             problem(at(path, text, m), "%s has %d lines: at most %d; has it "
                     "one purpose?" % (m[1], lines, FUNCTION_MAX))
+        if path.startswith("lib/") and m[1].endswith("_locked") and \
+           not m[1].endswith("_assert_consistent_locked") and \
+           not is_static(text, m) and not KNOWS_LOCK.search(m[2]):
+            problem(at(path, text, m), "%s does not assert that the lock is "
+                    "held" % m[1])
         if path.startswith("lib/") and ASSERT_LOCK.search(m[2]) and \
            not m[1].endswith("_locked"):
             problem(at(path, text, m), "%s asserts that a lock is held: its "
@@ -389,8 +421,11 @@ def main():
     files = {os.path.join(where, f) for d in FOLDERS
              for where, _, names in os.walk(d) for f in names
              if f.endswith((".c", ".h"))} - {"lib/" + g for g in GENERATED}
-    check_layers(sorted(files))
+    figure = "CONTRIBUTING.md"
+    places = read_figure(figure, "The layers", "lib/")
+    check_layers(sorted(files), places, figure)
     texts = {path: without_comments(read(path)) for path in files}
+    check_calls(texts, places)
     check_structs({p: t for p, t in texts.items() if p.startswith("lib/")})
     for path in sorted(files):
         check_knowledge(path, files)

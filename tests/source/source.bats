@@ -80,6 +80,7 @@ found ()
     planted lib/space/space.c '#include "estimate/estimate-set.h"' "includes estimate/estimate-set.h, which stands beside"
     planted lib/report/check.c '#include "volume/volume-int.h"' "includes volume/volume-int.h, which is for its own room"
     planted lib/disk/store.c '#include "journal.h"' "includes journal.h, no header of lib/"
+    planted lib/report/check.c 'int x (void) { return nbdedup_pool_close (NULL); }' "calls nbdedup_pool_close, of a room above it"
     planted tools/cmd-list.c '#include "service/pool.h"' "includes service/pool.h, which is lib/'s own"
     planted plugin/keys.h '#include "../lib/base/error.h"' "includes ../lib/base/error.h, which is lib/'s own"
     found
@@ -210,6 +211,7 @@ found ()
     for lock in '&x->lock' 'x->lock' '&x->files[0].lock'; do
         planted lib/volume/allow.c "$(make_function 2 f "  assert_held ($lock);")" "f asserts that a lock is held"
     done
+    planted lib/volume/allow.c "$(make_function 2 f_locked | tail -n +2)" "f_locked does not assert"
     found
     { make_function 69 f
       echo
