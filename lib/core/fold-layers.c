@@ -20,6 +20,7 @@
 
 #include "base/array.h"
 #include "core/fold-int.h"
+#include "format/layer.h"
 
 /* Rows of other layers that one fold may skip.  With the rows that it works on
  * (txg_parts) they bound its length.
@@ -55,9 +56,7 @@ compare_layers (const void *a, const void *b)
   const struct layer *x = *(struct layer *const *) a;
   const struct layer *y = *(struct layer *const *) b;
 
-  if (x->branch != y->branch)
-    return x->branch < y->branch ? -1 : 1;
-  return x->seq < y->seq ? -1 : x->seq > y->seq;
+  return layer_order (x->branch, x->seq, y->branch, y->seq);
 }
 
 static struct layer *

@@ -229,23 +229,23 @@ has_pointer (const struct cached_leaf *cl,
 }
 
 /* Numbers of leaves, as hashes: some others look like them. */
-#define FILTER_BITS 16384u
+#define LEAF_FILTER_BITS 16384u
 
 void
 map_forget_pointers (struct map *map, const uint64_t *leaves, size_t nr,
                      bool (*fn) (void *opaque, uint64_t addr), void *opaque)
 {
-  uint8_t filter[FILTER_BITS / 8] = { 0 };
+  uint8_t filter[LEAF_FILTER_BITS / 8] = { 0 };
   struct cached_leaf *cl, *next;
   size_t i;
 
   for (i = 0; i < nr; ++i)
-    filter[leaves[i] % FILTER_BITS / 8] |= 1 << leaves[i] % 8;
+    filter[leaves[i] % LEAF_FILTER_BITS / 8] |= 1 << leaves[i] % 8;
   WITH_LOCK (&map->lock);
   WITH_CONSISTENT (map, map);
   for (cl = TAILQ_FIRST (&map->cache.lru); cl; cl = next) {
     next = TAILQ_NEXT (cl, lru);
-    if (filter[cl->leaf % FILTER_BITS / 8] >> cl->leaf % 8 & 1 &&
+    if (filter[cl->leaf % LEAF_FILTER_BITS / 8] >> cl->leaf % 8 & 1 &&
         has_pointer (cl, fn, opaque))
       leaf_cache_drop (&map->cache, cl);
   }

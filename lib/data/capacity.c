@@ -30,7 +30,6 @@
 #include "meta/meta.h"
 #include "space/space.h"
 
-#define PAGE_BYTES 8192
 /* A frame of the WAL has a header; file systems have metadata, too. */
 #define OVERHEAD(bytes) ((bytes) + (bytes) / 64)
 
@@ -240,7 +239,7 @@ fits_at_worst (const struct looking *l, uint32_t block_size, uint64_t nr)
     : 0;
 
   return fits (l, space_segments_for (l->space, block_size, nr),
-               OVERHEAD (add_capped (pages * PAGE_BYTES, journal)));
+               OVERHEAD (add_capped (pages * META_PAGE_BYTES, journal)));
 }
 
 static bool

@@ -22,7 +22,6 @@
  */
 #define SPLIT_PAGES 2
 #define GROWTH_SLACK 16
-#define PAGE_BYTES 8192
 
 /* Allocate up to so many pages more than are needed at the moment, so that few
  * writes need a system call; fewer when there was no room for more.
@@ -150,7 +149,7 @@ static uint64_t
 growth (uint64_t nr, uint64_t used)
 {
   return min_u64 (SPLIT_PAGES * nr,
-                  used + GROWTH_SLACK + nr * GROWTH_BYTES / PAGE_BYTES);
+                  used + GROWTH_SLACK + nr * GROWTH_BYTES / META_PAGE_BYTES);
 }
 
 static uint64_t

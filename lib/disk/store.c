@@ -40,7 +40,7 @@
 #include "disk/store.h"
 #include "format/header-pair.h"
 
-#define PAGE_BYTES UINT64_C (4096)
+#define FS_BLOCK_BYTES UINT64_C (4096)
 
 struct store {
   /* Constant after store_open. */
@@ -447,8 +447,9 @@ get_offset (struct store *store, uint64_t addr, uint64_t len, uint64_t *offset)
 static void
 drop_pages (struct store *store, uint64_t offset, uint64_t len)
 {
-  const uint64_t start = offset & ~(PAGE_BYTES - 1);
-  const uint64_t end = (offset + len + PAGE_BYTES - 1) & ~(PAGE_BYTES - 1);
+  const uint64_t start = offset & ~(FS_BLOCK_BYTES - 1);
+  const uint64_t end = (offset + len + FS_BLOCK_BYTES - 1) &
+    ~(FS_BLOCK_BYTES - 1);
 
   posix_fadvise (store->fd, start, end - start, POSIX_FADV_DONTNEED);
 }

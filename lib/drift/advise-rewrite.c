@@ -21,6 +21,7 @@
 #include "base/array.h"
 #include "base/cleanup.h"
 #include "base/error.h"
+#include "base/mix.h"
 #include "disk/sorter.h"
 #include "drift/advise-int.h"
 
@@ -179,11 +180,8 @@ may_change (const struct again *g, const struct stored_item *item)
 static uint64_t
 next_random (struct again *g)
 {
-  uint64_t z = g->random += UINT64_C (0x9e3779b97f4a7c15);
-
-  z = (z ^ z >> 30) * UINT64_C (0xbf58476d1ce4e5b9);
-  z = (z ^ z >> 27) * UINT64_C (0x94d049bb133111eb);
-  return z ^ z >> 31;
+  g->random += MIX_STEP;
+  return mix (g->random);
 }
 
 static int

@@ -21,6 +21,7 @@
 
 #include "base/array.h"
 #include "drift/view.h"
+#include "format/layer.h"
 
 /* A layer that loses references. */
 struct loser {
@@ -166,9 +167,7 @@ compare_losers (const void *a, const void *b)
   const struct view_layer *x = ((const struct loser *) a)->layer;
   const struct view_layer *y = ((const struct loser *) b)->layer;
 
-  if (x->branch != y->branch)
-    return x->branch < y->branch ? -1 : 1;
-  return x->seq < y->seq ? -1 : x->seq > y->seq;
+  return layer_order (x->branch, x->seq, y->branch, y->seq);
 }
 
 static const struct loser *

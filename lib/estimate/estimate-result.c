@@ -26,6 +26,7 @@
 #include "disk/room.h"
 #include "estimate/estimate-int.h"
 #include "estimate/sizing.h"
+#include "format/format.h"
 #include "meta/meta.h"
 
 /* 95 % of all errors are below this many standard errors. */

@@ -312,6 +312,18 @@ summary_header_pack (const uint8_t uuid[UUID_LEN], uint64_t chunk_addr,
   put_le64 (buf + 56, XXH3_64bits (buf, 56));
 }
 
+bool
+summary_header_unpack (const uint8_t uuid[UUID_LEN], uint64_t chunk_addr,
+                       uint32_t sector_bytes, const uint8_t buf[64],
+                       uint32_t *index)
+{
+  uint8_t header[64];
+
+  *index = get_le32 (buf + 32);
+  summary_header_pack (uuid, chunk_addr, *index, sector_bytes, header);
+  return memcmp (buf, header, sizeof header) == 0;
+}
+
 static uint32_t
 summary_check (const uint8_t uuid[UUID_LEN], uint64_t slot_offset,
                const uint8_t buf[64])

@@ -38,6 +38,9 @@
 /* The same: rows of table "record" are missing; "check --repair" clears it. */
 #define FEATURE_COMPAT_RECORDS_LOST 2
 
+/* A page of pool.db. */
+#define META_PAGE_BYTES 8192
+
 #define BLOCK_SIZE_MIN 4096u
 #define BLOCK_SIZE_MAX (1u << 20)
 /* Room to spare below what off_t and SQLite's integers hold. */

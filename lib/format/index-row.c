@@ -117,3 +117,19 @@ index_row_unpack (const uint8_t *row, size_t len, uint8_t *entries)
     entries[used++] = 0;
   return used;
 }
+
+bool
+index_row_is_in_order (uint64_t low, const uint8_t *entries, size_t len)
+{
+  struct index_entry e, last = { .prefix = low };
+  size_t off;
+
+  for (off = 0; off + INDEX_ENTRY_LEN <= len; off += INDEX_ENTRY_LEN) {
+    index_entry_unpack (entries + off, &e);
+    if (e.prefix < last.prefix ||
+        (off > 0 && index_entry_compare (&last, &e) >= 0))
+      return false;
+    last = e;
+  }
+  return off == len;
+}

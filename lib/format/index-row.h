@@ -46,6 +46,12 @@ extern struct index_row index_row_open (const uint8_t *row, size_t len);
 /* 1: the next entry; 0: there is none; -1: the row is damaged. */
 extern int index_row_next (struct index_row *row, struct index_entry *e);
 
+/* Do these entries ascend by (prefix, addr), with none twice and none below
+ * 'low', and is nothing left over?
+ */
+extern bool
+index_row_is_in_order (uint64_t low, const uint8_t *entries, size_t len);
+
 /* The most that a packed row's entries take. */
 extern size_t index_row_unpacked_max (size_t len);
 /* Turn a packed row into entries.  Returns the bytes used: no multiple of

@@ -98,6 +98,18 @@ layer_count (uint64_t count, int64_t change)
 /* More blocks than any volume has: all of the parent shows through. */
 #define LAYER_OVERLAP_ALL ((uint64_t) INT64_MAX)
 
+/* Compare two layers by (branch, seq): less than, equal to or greater than 0.
+ * Those of one run are neighbours in this order.
+ */
+static inline int
+layer_order (uint64_t branch, uint64_t seq, uint64_t other_branch,
+             uint64_t other_seq)
+{
+  if (branch != other_branch)
+    return branch < other_branch ? -1 : 1;
+  return seq < other_seq ? -1 : seq > other_seq;
+}
+
 /* True if the fold writes changes of this layer directly to its parent. */
 static inline bool
 layer_is_pushed (struct layer *l)

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "format/format.h"
 #include "meta/meta-btree.h"
 #include "vfs/cksum-vfs.h"
 

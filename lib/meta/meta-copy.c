@@ -22,6 +22,7 @@
 #include "base/fullio.h"
 #include "base/lock.h"
 #include "base/log.h"
+#include "format/format.h"
 #include "meta/meta-copy.h"
 #include "meta/meta-pair.h"
 #include "vfs/cksum-mirror.h"
@@ -31,7 +32,6 @@
  * ten milliseconds.
  */
 #define AT_ONCE_PAGES 1024
-#define PAGE_BYTES 8192
 #define RETRY_MS 60000
 /* A comparison gives up after so many passes: the disk does not return what
  * was written to it.
@@ -209,7 +209,7 @@ static int
 check_room (const char *path, uint64_t pages)
 {
   CLEANUP_FREE char *dir = strdup (path);
-  uint64_t need = pages * PAGE_BYTES * 9 / 8 + SPARE_BYTES;
+  uint64_t need = pages * META_PAGE_BYTES * 9 / 8 + SPARE_BYTES;
   struct statvfs fs;
   struct stat st;
   char *slash = dir ? strrchr (dir, '/') : NULL;
@@ -858,7 +858,7 @@ meta_copy_compare (struct meta_copy *c,
 
   while ((n = compare_piece (c, first, &cmp, &lost)) > 0) {
     first += (uint64_t) n;
-    if (step (opaque, 2 * (uint64_t) n * PAGE_BYTES) == -1)
+    if (step (opaque, 2 * (uint64_t) n * META_PAGE_BYTES) == -1)
       return -1;
   }
   return n == -1 ? -1 : lost;

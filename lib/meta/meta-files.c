@@ -17,10 +17,7 @@
 #include "base/owner.h"
 #include "meta/meta-copy.h"
 #include "meta/meta-files.h"
-
-/* The WAL's headers, in SQLite's file format. */
-#define WAL_HEADER_BYTES 32
-#define FRAME_HEADER_BYTES 24
+#include "vfs/wal-format.h"
 
 /* The room on a file system that does not support fallocate. */
 #define ENDLESS (UINT64_MAX / 4)

@@ -35,6 +35,7 @@
 #include "base/backoff.h"
 #include "base/cleanup.h"
 #include "base/error.h"
+#include "format/format.h"
 #include "meta/meta-conn.h"
 #include "meta/meta-mend.h"
 #include "vfs/cksum-graft.h"

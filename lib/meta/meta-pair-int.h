@@ -11,8 +11,6 @@
 #include "meta/meta-stamp.h"
 #include "vfs/cksum-chain.h"
 
-#define PAGE_BYTES 8192
-
 enum { FIRST, SECOND };
 
 /* One of the two databases. */

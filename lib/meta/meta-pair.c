@@ -104,7 +104,7 @@ is_of_process (int err)
 static int
 look_at (struct side *s)
 {
-  uint8_t page[PAGE_BYTES];
+  uint8_t page[META_PAGE_BYTES];
   struct stat st;
 
   s->db_fd = open_file (s->db);
@@ -118,15 +118,15 @@ look_at (struct side *s)
   if (s->db_fd != -1 && fstat (s->db_fd, &st) == 0)
     s->size = (uint64_t) st.st_size;
   s->begins = begins_like_database (s->db_fd);
-  s->header = cksum_chain_db_page (s->db_fd, PAGE_BYTES, 1, page) &&
-    cksum_chain_db_page_size (page) == PAGE_BYTES;
+  s->header = cksum_chain_db_page (s->db_fd, META_PAGE_BYTES, 1, page) &&
+    cksum_chain_db_page_size (page) == META_PAGE_BYTES;
   s->pages = s->header ? get_be (page + DB_PAGES_OFFSET) : 0;
   s->newer = s->header &&
     (get_be (page + DB_USER_VERSION_OFFSET) > FORMAT_VERSION ||
      get_be (page + DB_APPLICATION_OFFSET) != FORMAT_APPLICATION_ID);
-  s->state = cksum_chain_db_page (s->db_fd, PAGE_BYTES, META_STAMP_PAGE,
+  s->state = cksum_chain_db_page (s->db_fd, META_PAGE_BYTES, META_STAMP_PAGE,
                                   page) &&
-    meta_stamp_parse (page, PAGE_BYTES, &s->stamp);
+    meta_stamp_parse (page, META_PAGE_BYTES, &s->stamp);
   return 0;
 }
 
@@ -192,7 +192,7 @@ read_logs (struct pair *p)
   /* If both copies have the same log, count it once. */
   if (p->logs[0].there &&
       memcmp (p->logs[0].chain.header, p->logs[1].chain.header,
-              CKSUM_WAL_HEADER_BYTES) == 0)
+              WAL_HEADER_BYTES) == 0)
     p->logs[1].there = false;
   return 0;
 }
@@ -216,7 +216,7 @@ lacks_one_page (const struct pair *p, int i)
   const struct side *s = &p->sides[i], *other = &p->sides[!i];
 
   return p->has_copy && s->header != s->state && other->header &&
-    other->state && s->size >= 2 * PAGE_BYTES;
+    other->state && s->size >= 2 * META_PAGE_BYTES;
 }
 
 static bool
@@ -238,7 +238,7 @@ is_torn (const struct pair *p, int i, int k)
   const struct log *log = &p->logs[k];
 
   return (i == FIRST || p->has_copy) && s->begins &&
-    s->size >= 2 * PAGE_BYTES && (s->header || log->header) &&
+    s->size >= 2 * META_PAGE_BYTES && (s->header || log->header) &&
     (s->state || log->stamped);
 }
 
@@ -279,7 +279,8 @@ belong_together (const struct pair *p, int i, int k, struct choice *c)
   *c = (struct choice) { .side = i, .log = k };
   c->end = s->state ? s->stamp : p->sides[!i].stamp;
   if (k == -1)
-    return is_usable (p, i) && (!s->header || s->size / PAGE_BYTES >= s->pages);
+    return is_usable (p, i) &&
+      (!s->header || s->size / META_PAGE_BYTES >= s->pages);
   log = &p->logs[k];
   if (!log->there || !(is_usable (p, i) || is_torn (p, i, k)))
     return false;
@@ -427,13 +428,13 @@ write_first_pages (const struct pair *p, int i)
 {
   const struct side *s = &p->sides[i], *other = &p->sides[!i];
   uint64_t number = s->header ? META_STAMP_PAGE : 1;
-  uint8_t page[PAGE_BYTES];
+  uint8_t page[META_PAGE_BYTES];
 
   if (!lacks_one_page (p, i))
     return 0;
-  if (!cksum_chain_db_page (other->db_fd, PAGE_BYTES, number, page) ||
-      full_pwrite (s->db_fd, page, PAGE_BYTES, (number - 1) * PAGE_BYTES) ==
-        -1 ||
+  if (!cksum_chain_db_page (other->db_fd, META_PAGE_BYTES, number, page) ||
+      full_pwrite (s->db_fd, page, META_PAGE_BYTES,
+                   (number - 1) * META_PAGE_BYTES) == -1 ||
       full_datasync (s->db_fd) == -1)
     return fail_file (s->db);
   nbdedup_log (NBDEDUP_LOG_WARNING,
@@ -797,7 +798,7 @@ meta_pair_may_write (const char *db, const char *copy,
                                      O_RDWR | O_CLOEXEC | O_NOFOLLOW |
                                        O_NONBLOCK | O_NOCTTY,
                                      0600);
-  uint8_t page[PAGE_BYTES];
+  uint8_t page[META_PAGE_BYTES];
   struct meta_stamp stamp;
   struct stat st, own;
   bool known;
@@ -811,8 +812,8 @@ meta_pair_may_write (const char *db, const char *copy,
     return nbdedup_fail (EINVAL, "%s: this is pool.db itself", copy);
   if (st.st_size == 0)
     return 0;
-  known = cksum_chain_db_page (fd, PAGE_BYTES, META_STAMP_PAGE, page) &&
-    meta_stamp_parse (page, PAGE_BYTES, &stamp);
+  known = cksum_chain_db_page (fd, META_PAGE_BYTES, META_STAMP_PAGE, page) &&
+    meta_stamp_parse (page, META_PAGE_BYTES, &stamp);
   if (known ? memcmp (stamp.uuid, uuid, UUID_LEN) != 0 : !usual)
     return nbdedup_fail (EEXIST,
                          "%s: exists, and is no copy of this pool's "
@@ -826,7 +827,7 @@ meta_copy_can_help (const char *db)
 {
   CLEANUP_FREE char *mark_path = meta_pair_mark_path (db);
   CLEANUP_FREE char *copy = NULL;
-  uint8_t page[PAGE_BYTES];
+  uint8_t page[META_PAGE_BYTES];
   struct meta_mark mark;
   int fd;
   bool r;
@@ -839,7 +840,7 @@ meta_copy_can_help (const char *db)
   fd = open_file (copy);
   /* Both of its first pages may be torn: then the WAL has them. */
   r = begins_like_database (fd) ||
-    cksum_chain_db_page (fd, PAGE_BYTES, META_STAMP_PAGE, page);
+    cksum_chain_db_page (fd, META_PAGE_BYTES, META_STAMP_PAGE, page);
   if (fd != -1)
     close (fd);
   return r;

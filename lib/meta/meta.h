@@ -55,8 +55,6 @@ struct meta_state {
   uint64_t copy_sectors; /* of stored_sectors; stored in table "copy" */
 };
 
-#define META_PAGE_BYTES 8192
-
 #define META_NAME_MAX 255
 
 struct meta_layer {

@@ -94,19 +94,20 @@ static int
 find_chunks (struct derive *d, struct segment_map *map)
 {
   struct nbdedup_pool *pool = d->pool;
-  unsigned bytes = summary_chunk_bytes (pool->sector_bytes), s, i;
-  uint8_t buf[SUMMARY_CHUNK_MAX], header[SUMMARY_SLOT_BYTES];
+  const unsigned bytes = summary_chunk_bytes (pool->sector_bytes);
+  uint8_t buf[SUMMARY_CHUNK_MAX];
   uint64_t addr;
+  uint32_t index;
+  unsigned s;
 
   for (s = 0; s < map->nr_sectors; s += map->chunk_sectors) {
     addr = map->id * map->nr_sectors + s;
     if (addr * pool->sector_bytes < STORE_HEADER_BYTES ||
         store_read (pool->store, addr, buf, bytes) == -1)
       continue;
-    i = get_le32 (buf + 32);
-    summary_header_pack (pool->uuid, addr, i, pool->sector_bytes, header);
-    if (memcmp (buf, header, sizeof header) == 0 &&
-        segment_map_place_chunk (map, i, s) == -1)
+    if (summary_header_unpack (pool->uuid, addr, pool->sector_bytes, buf,
+                               &index) &&
+        segment_map_place_chunk (map, index, s) == -1)
       return 0;
   }
   return 1;

@@ -13,6 +13,7 @@
 #include "core/ddt.h"
 #include "core/fold-index.h"
 #include "core/txg.h"
+#include "format/index-row.h"
 #include "report/check-int.h"
 
 struct bad_row {
@@ -35,25 +36,6 @@ struct index_scan {
  * Rows out of order, and entries of no record
  */
 
-/* Ascending by (prefix, address), none twice, none before the row's own, and
- * nothing left over.
- */
-static bool
-is_row_in_order (uint64_t low, const uint8_t *buf, size_t len)
-{
-  struct index_entry e, last = { .prefix = low };
-  size_t off;
-
-  for (off = 0; off + INDEX_ENTRY_LEN <= len; off += INDEX_ENTRY_LEN) {
-    index_entry_unpack (buf + off, &e);
-    if (e.prefix < last.prefix ||
-        (off > 0 && index_entry_compare (&last, &e) >= 0))
-      return false;
-    last = e;
-  }
-  return off == len;
-}
-
 static int
 look_at_row (void *opaque, unsigned run, uint64_t low, const uint8_t *buf,
              size_t len)
@@ -64,7 +46,7 @@ look_at_row (void *opaque, unsigned run, uint64_t low, const uint8_t *buf,
     s->rp->more = true;
     return 1;
   }
-  return is_row_in_order (low, buf, len)
+  return index_row_is_in_order (low, buf, len)
     ? 0
     : array_push (&s->bad_rows, &s->nr_bad_rows, (struct bad_row) { run, low });
 }

@@ -16,6 +16,7 @@
 #include "base/error.h"
 #include "core/engine.h"
 #include "data/volume-types.h"
+#include "format/layer.h"
 #include "report/check-window.h"
 
 /*----------------------------------------------------------------------
@@ -185,8 +186,8 @@ find_layer_count (struct check *ck, uint64_t branch, uint64_t seq)
 {
   struct layer_count *lc = ck->layers;
   size_t i = array_position (ck->nr_layers, k,
-                             lc[k].branch < branch ||
-                               (lc[k].branch == branch && lc[k].seq < seq));
+                             layer_order (lc[k].branch, lc[k].seq, branch,
+                                          seq) < 0);
 
   return i < ck->nr_layers && lc[i].branch == branch && lc[i].seq == seq
     ? &lc[i]
@@ -198,9 +199,7 @@ check_compare_layers (const void *a, const void *b)
 {
   const struct layer_count *x = a, *y = b;
 
-  if (x->branch != y->branch)
-    return x->branch < y->branch ? -1 : 1;
-  return x->seq < y->seq ? -1 : x->seq > y->seq;
+  return layer_order (x->branch, x->seq, y->branch, y->seq);
 }
 
 static void

@@ -23,6 +23,7 @@
 #include "core/txg.h"
 #include "data/sync.h"
 #include "drift/history.h"
+#include "format/index-row.h"
 #include "format/segment.h"
 #include "meta/meta-index.h"
 #include "meta/meta.h"
@@ -121,17 +122,10 @@ check_index_row (void *opaque, unsigned run, uint64_t low, const uint8_t *buf,
                  size_t len)
 {
   struct check *ck = opaque;
-  struct index_entry e, last = { .prefix = low };
-  size_t off;
 
-  for (off = 0; off + INDEX_ENTRY_LEN <= len; off += INDEX_ENTRY_LEN) {
-    index_entry_unpack (buf + off, &e);
-    if (e.prefix < last.prefix ||
-        (off > 0 && index_entry_compare (&last, &e) >= 0))
-      check_problem (ck, "hash index, run %u, row %016" PRIx64 ": not in order",
-                     run, low);
-    last = e;
-  }
+  if (!index_row_is_in_order (low, buf, len))
+    check_problem (ck, "hash index, run %u, row %016" PRIx64 ": not in order",
+                   run, low);
   return check_step (ck);
 }
 

@@ -16,6 +16,7 @@
 #include "core/engine.h"
 #include "core/map.h"
 #include "data/volume-types.h"
+#include "format/layer.h"
 #include "meta/meta-mend.h"
 #include "meta/meta-repair.h"
 #include "meta/meta.h"
@@ -57,18 +58,16 @@ compare_candidates (const void *a, const void *b)
   const struct layer *x = ((const struct candidate *) a)->layer;
   const struct layer *y = ((const struct candidate *) b)->layer;
 
-  if (x->branch != y->branch)
-    return x->branch < y->branch ? -1 : 1;
-  return x->seq < y->seq ? -1 : x->seq > y->seq;
+  return layer_order (x->branch, x->seq, y->branch, y->seq);
 }
 
 static struct candidate *
 find_candidate (struct map_mend *md, uint64_t branch, uint64_t seq)
 {
   size_t i = array_position (md->nr, k,
-                             md->list[k].layer->branch < branch ||
-                               (md->list[k].layer->branch == branch &&
-                                md->list[k].layer->seq < seq));
+                             layer_order (md->list[k].layer->branch,
+                                          md->list[k].layer->seq, branch,
+                                          seq) < 0);
 
   return i < md->nr && md->list[i].layer->branch == branch &&
       md->list[i].layer->seq == seq

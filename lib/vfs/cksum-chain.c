@@ -24,8 +24,6 @@
 #define WAL_MAGIC UINT32_C (0x377f0682)
 #define WAL_FORMAT 3007000
 
-static_assert (CKSUM_WAL_HEADER_BYTES == WAL_HEADER_BYTES, "one format");
-
 struct frame_walk {
   const int *fds;
   struct cksum_chain *c;

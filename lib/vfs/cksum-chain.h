@@ -16,12 +16,13 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define CKSUM_WAL_HEADER_BYTES 32
+#include "vfs/wal-format.h"
+
 /* The first bytes of a database, including the NUL. */
 #define CKSUM_DB_MAGIC "SQLite format 3"
 
 struct cksum_chain {
-  uint8_t header[CKSUM_WAL_HEADER_BYTES];
+  uint8_t header[WAL_HEADER_BYTES];
   uint32_t page_size;
   uint64_t nr_frames; /* up to the last commit */
   /* How many of the header and these frames each file lacks. */

@@ -21,13 +21,10 @@
 #include <sqlite3.h>
 
 #include "vfs/cksum-vfs.h"
+#include "vfs/wal-format.h"
 
 #define PAGE_SIZE_MIN 512
 #define PAGE_SIZE_MAX 65536
-
-/* The WAL's headers, in SQLite's file format. */
-#define WAL_HEADER_BYTES 32
-#define FRAME_HEADER_BYTES 24
 
 #define DB_HEADER_BYTES 100
 

@@ -218,6 +218,22 @@ without_journal ()
     assert_eq "$(stat -c %s "$pool/journal.damaged")" 100
 }
 
+@test "without any pool.db recover counts the records that summaries name" {
+    need jq --version
+
+    # More than one chunk of summaries has slots for, at the largest sector.
+    random_data 1600K 8 >"$BATS_TEST_TMPDIR/image"
+    for sector in 512 8K; do
+        pool=$BATS_TEST_TMPDIR/pool-$sector
+        nbdedup -p "$pool" init --sector $sector
+        nbdedup -p "$pool" import --block-size 8K v "$BATS_TEST_TMPDIR/image"
+        rm "$pool"/pool.db*
+        run -1 --separate-stderr nbdedup -p "$pool" recover --json
+        assert_eq "$(jq -c '[.records, .record_bytes, .stored_bytes]' \
+                        <<<"$output")" "[200,1638400,1638400]"
+    done
+}
+
 another_journal ()
 {
     nbdedup -p "$BATS_TEST_TMPDIR/other" init
