@@ -446,9 +446,10 @@ extern int nbdedup_handle_extents (struct nbdedup_handle *handle, uint64_t len,
 
 /*----------------------------------------------------------------------
  * Drift with the blocks behind its figures: golden images and their clones at
- * one moment (the answered writes of when it was opened).  Clients go on
- * meanwhile.  EBUSY: they needed the space of what they overwrote, so the
- * moment is lost: all calls but close fail.
+ * one moment, with all writes answered before nbdedup_client_freeze.  The pool
+ * keeps serving clients.  EBUSY: clients needed the space of blocks that they
+ * have overwritten since, so the moment is lost, and every call except
+ * nbdedup_frozen_close fails.
  *
  * One thread at a time.
  */
@@ -631,7 +632,7 @@ extern json_t *nbdedup_estimate_result (struct nbdedup_estimate *estimate)
 /* Add to each object of that document the classes of the images, as "samples":
  * documents of "drift --json", one for each time, the oldest first.  Their
  * stored bytes are estimates.  At least two images were added.  Call it last.
- * 'look' is called now and then, and stops it with -1.
+ * The function calls 'look' now and then, and fails if that returns -1.
  */
 extern int
 nbdedup_estimate_compare (struct nbdedup_estimate *estimate, json_t *result,

@@ -52,7 +52,7 @@ const char keys_help[] =
 "                          hashed, at least 4M (default: 64M).\n"
 "commit-interval=SECONDS   The longest that an answered write stays volatile\n"
 "                          without a FLUSH (default: 5).\n"
-"drift-interval=SECONDS    Time between drift samples, 0: only when asked\n"
+"drift-interval=SECONDS    Time between drift samples, 0: only on request\n"
 "                          (default: 3600).\n"
 "primarycache=all|metadata|none\n"
 "                          What is cached in memory (default: all).\n"

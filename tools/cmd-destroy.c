@@ -17,8 +17,8 @@ enum {
 static const struct argp_option options[] = {
   { "recursive", 'r', NULL, 0, "Also destroy the volume's snapshots", 0 },
   { "force", KEY_FORCE, NULL, 0,
-    "Also if it is in use (its clients get errors) or has clones (they "
-    "stay)",
+    "Destroy it even if it is in use (its clients get errors) or has clones "
+    "(they stay)",
     0 },
   { "wait", KEY_WAIT, NULL, 0, "Wait until its space is free", 0 },
   { "dry-run", KEY_DRY_RUN, NULL, 0,

@@ -45,14 +45,14 @@ static const struct argp_option options[] = {
     0 },
   { "csv", KEY_CSV, NULL, 0, "Print a table for spreadsheets", 0 },
   { "html", KEY_HTML, "FILE", 0,
-    "Write a page with charts of the history, with --files also the causes, "
-    "with --advise also what to do, to FILE ('-': stdout)",
+    "Write a page with charts of the history to FILE ('-': stdout); --files "
+    "adds the causes, --advise also what to do",
     0 },
   { "svg", KEY_SVG, "FILE", 0,
     "Write charts of the history to FILE ('-': stdout)", 0 },
   { "memory", KEY_MEMORY, "SIZE", 0, "Memory for the comparison", 0 },
   { "forecast", KEY_FORECAST, NULL, 0,
-    "Show where the history leads instead of the present", 0 },
+    "Show the forecast in full instead of the current figures", 0 },
   { "ratio-below", KEY_RATIO_BELOW, "RATIO", 0,
     "Forecast when the dedup ratio will fall below RATIO", 0 },
   { "alert", KEY_ALERT, NULL, 0,

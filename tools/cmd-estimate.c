@@ -51,8 +51,8 @@ static const struct argp_option options[] = {
   { "exact", KEY_EXACT, NULL, 0, "Compress every distinct block, not a sample",
     0 },
   { "memory", KEY_MEMORY, "SIZE", 0,
-    "Memory for the contents found so far; what does not fit is sampled; "
-    "default: 1G",
+    "Memory for the contents found so far; the command samples if they do not "
+    "fit; default: 1G",
     0 },
   { "allow-backing", KEY_ALLOW_BACKING, NULL, 0,
     "Also read the files on this machine that the images refer to", 0 },
@@ -61,8 +61,8 @@ static const struct argp_option options[] = {
     "does for clones",
     0 },
   { "history", KEY_HISTORY, NULL, 0,
-    "With --golden: the images are copies of several dates; their names, or "
-    "else their modification times, tell which",
+    "With --golden: treat the images as copies from several dates, which their "
+    "names give, or else their modification times",
     0 },
   { 0 }
 };

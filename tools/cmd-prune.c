@@ -16,7 +16,7 @@ enum {
 
 static const struct argp_option options[] = {
   { "age", KEY_AGE, "AGE", 0,
-    "Remove entries that are at least so old: a number with s, m, h, d or w",
+    "Remove entries that are at least AGE old: a number with s, m, h, d or w",
     0 },
   { "percent", KEY_PERCENT, "N", 0,
     "Remove the oldest N percent of the entries that nothing shares", 0 },
@@ -83,8 +83,9 @@ cmd_prune (int argc, char **argv, const char *pool)
 
   options_parse (&opts.common, argc, argv, options, parse, "",
                  "Make the dedup table smaller: remove the entries of old "
-                 "records that are referred to once. All data stays; content "
-                 "that is written again is stored again.",
+                 "records that have one reference. No data is lost; if a "
+                 "client writes such content again, the pool stores it a "
+                 "second time.",
                  OPTIONS_READS | OPTIONS_JSON | OPTIONS_PROGRESS);
   if (opts.has_age == opts.has_percent)
     usage_error (&opts.common, "how old? Give --age or --percent%s",

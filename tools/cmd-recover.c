@@ -31,8 +31,8 @@ static bool without_journal;
 
 static const struct argp_option options[] = {
   { "without-journal", KEY_WITHOUT_JOURNAL, NULL, 0,
-    "Last resort: start a new journal. What was flushed after the last fold "
-    "is lost",
+    "Last resort: start a new journal. Data flushed after the last fold is "
+    "lost",
     0 },
   { 0 }
 };

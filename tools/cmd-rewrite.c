@@ -76,8 +76,8 @@ cmd_rewrite (int argc, char **argv, const char *pool)
   json_t *result;
 
   options_parse (&opts.common, argc, argv, options, parse, "NAME[@SNAP]",
-                 "Store the records of a volume again with the compression "
-                 "that it has today.",
+                 "Store the records of a volume again with the volume's "
+                 "current compression.",
                  OPTIONS_POOL | OPTIONS_JSON | OPTIONS_PROGRESS);
   interrupt_catch ();
   result = run (&opts.common,

@@ -10,8 +10,8 @@ enum {
 
 static const struct argp_option options[] = {
   { "force", KEY_FORCE, NULL, 0,
-    "Also if the volume is in use: its clients get errors until they attach "
-    "again",
+    "Roll back even if the volume is in use: its clients get errors until they "
+    "attach again",
     0 },
   { 0 }
 };

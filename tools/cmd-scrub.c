@@ -324,9 +324,9 @@ cmd_scrub (int argc, char **argv, const char *pool)
 
   options_parse (&sc.common, argc, argv, options, parse, "",
                  "Read and verify every record, and every page of both copies "
-                 "of pool.db. Rewrites what is damaged from another copy, or "
-                 "from an image that --from names. Exits 1 if anything stays "
-                 "damaged, and prints which parts of volumes are affected.",
+                 "of pool.db. Rewrites damaged data from another copy, or from "
+                 "an image given by --from. Exits 1 if anything stays damaged, "
+                 "and prints which parts of volumes are affected.",
                  OPTIONS_READS | OPTIONS_JSON | OPTIONS_PROGRESS);
   if (sc.nr_sources > 0 && sc.common.read_only != NBDEDUP_READ_ONLY_OFF)
     usage_error (&sc.common,

@@ -185,9 +185,9 @@ cmd_top (int argc, char **argv, const char *pool)
   struct top top = { .common.pool = pool, .interval = INTERVAL_DEFAULT };
 
   options_parse (&top.common, argc, argv, options, parse, "",
-                 "Show what clients of the pool's server do at this moment: a "
-                 "line for each volume that has clients or has had any, and "
-                 "one for the pool. Ends with Ctrl-C.",
+                 "Show what the clients of the pool's server are doing: a line "
+                 "for each volume that has clients or has had any, and one for "
+                 "the pool. Press Ctrl-C to stop.",
                  OPTIONS_READS | OPTIONS_JSON);
   if (top.common.pool == NULL)
     usage_error (&top.common, "which pool? Give -p POOL or set NBDEDUP_POOL");

@@ -106,7 +106,7 @@ write_when (FILE *fp, const json_t *when, const json_t *now_s, const char *what,
              describe_day (when, "earliest", from),
              describe_day (when, "looked_until", to));
   else if (always)
-    fprintf (fp, "%s not before %s, as far ahead as can be told\n", what,
+    fprintf (fp, "%s not before %s, the end of the forecast\n", what,
              describe_day (when, "looked_until", to));
 }
 

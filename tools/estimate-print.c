@@ -149,8 +149,8 @@ print_best (const json_t *result)
             block_size (best, buf), 1 / number_of (best, "reduction"));
   print_rivals (result, best);
   if (sampled)
-    printf ("The contents did not fit into the memory: where DEDUP has an "
-            "error it is sampled.\n");
+    printf ("The contents did not fit into memory: DEDUP is an estimate from a "
+            "sample where it has an error.\n");
 }
 
 /* The classes at the best block size. */

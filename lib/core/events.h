@@ -54,7 +54,9 @@ extern void events_open (struct events *e, struct txg *txg);
 extern int events_start (struct events *e);
 /* Does it run? */
 extern bool events_has_thread (struct events *e);
-/* Tell and keep what is left, and end the thread.  Before txg_stop. */
+/* Log and store the remaining events, and end the thread.  Call it before
+ * txg_stop.
+ */
 extern void events_stop (struct events *e);
 
 /* Log the event in the thread of events_start, or, without it, at once

@@ -25,10 +25,10 @@
  *     names give their space back, and the segments take records again, or,
  *     empty, are punched.
  *
- * What clients do meanwhile needs no care.  A block that is written has another
- * pointer, so its old record dies without a move.  A duplicate takes a
- * reference to either record; if that is to the old one, behind the folds, the
- * record stays where it is.
+ * Concurrent requests of clients need no special care.  A block that is
+ * written has another pointer, so its old record dies without a move.  A
+ * duplicate takes a reference to either record; if that is to the old one,
+ * behind the folds, the record stays where it is.
  *
  * An address in a segment that is being drained names one record only, until
  * the batch ends; so a pointer that names a moved record's address is one to

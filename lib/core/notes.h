@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* What a pool notes about its own past, besides its data: in which fold it was
- * at which time, so that the age of records is known, and what ddt-quota kept
+/* A pool's notes about its own past, besides its data: the times of its folds,
+ * which give the age of records, and the number of blocks that ddt-quota kept
  * out of the hash index.  Reports of pool.db (meta_report_put) hold it.
  *
  * Each fold writes what is new, in its transaction, as a function of its own

@@ -31,12 +31,13 @@ extern void record_cache_free (struct record_cache *cache);
 extern bool record_cache_get (struct record_cache *cache, uint64_t addr,
                               uint64_t cksum, void *buf, size_t offset,
                               size_t len);
-/* May a record that a client has read go into the cache?  While there is room,
- * always; but a 'cheap' one, for which the page cache would do nearly as well,
- * once a quarter of the budget is taken only if the caller has asked for this
- * address before, not long ago.  Later it costs another record's place, so both
- * that and hits of others that pay for it: what is read once (a backup) passes
- * by, and little of random reads of far more than the budget goes in.
+/* True if a record that a client has read may enter the cache.  While there is
+ * room it may.  The exception is a 'cheap' record, which the page cache would
+ * serve nearly as well: once a quarter of the budget is taken, it may enter
+ * only if the caller asked for this address recently.  In a full cache a record
+ * displaces another one, so it must have been asked for recently, and hits of
+ * other records must pay for it.  Data that is read once (a backup) therefore
+ * does not enter, and random reads of far more than the budget add little.
  *
  * Source of the marks: the doorkeeper of G. Einziger, R. Friedman, B. Manes,
  * "TinyLFU: A Highly Efficient Cache Admission Policy", ACM Transactions on

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /* CLOCK: a hit only marks an entry of a cache, because moving it in the list
- * would touch two others, which are seldom in the processor's cache.  What was
- * used since it came to its place gets another turn at the list's end instead
- * of being dropped.
+ * would touch two others, which are seldom in the processor's cache.  An entry
+ * that was used since it came to its place moves to the list's end instead of
+ * being dropped.
  */
 
 #ifndef NBDEDUP_SECOND_CHANCE_H

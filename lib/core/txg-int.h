@@ -116,8 +116,8 @@ extern int txg_fold (struct txg *t);
  */
 extern void txg_prepare_wal (struct txg *t, uint64_t extra);
 /* Pages of the WAL that merges of the hash index may fill, at most 'wanted'.
- * They can wait, and what the fold was promised is its own: they need room
- * behind that, or a file system that is not nearly full.
+ * Merges can wait, and must not use the room promised to the fold: they need
+ * room behind that, or a file system that is not nearly full.
  */
 extern uint64_t txg_merge_room (struct txg *t, uint64_t extra, uint64_t wanted);
 /* They did not fit, and what they have written is in the way of others. */

@@ -84,9 +84,9 @@ struct dirty_batch {
 #define DIRTY_YIELD 3
 #define DIRTY_ALL 4
 
-/* What a worker computes, and what it writes with one call, between two chances
- * for others.  Each chance costs two microseconds and more, also if no other
- * thread wants the processor.
+/* The bytes that a worker hashes or compresses, and those that it writes with
+ * one call, before it yields the processor.  Each yield costs two microseconds
+ * or more, even if no other thread wants the processor.
  */
 #define YIELD_BYTES (32u << 10)
 #define YIELD_WRITE_BYTES (128u << 10)

@@ -13,10 +13,10 @@
  * 8 (n / 16 + 1) / 2^106, and, as k1 and k2 are independent, both with the
  * product: 2^-211 for 16 KiB.  nbdedup-safety(7) derives what follows.
  *
- * A nonce that repeats is the ruin of a MAC whose tags an attacker sees: the
- * difference of two tags is a polynomial of which the secret H is a root.
- * Here equal messages must have equal tags, so the nonce is fixed, and the tags
- * are no output: SHA-256 with k3, as a pseudorandom function, hides them.  An
+ * Reusing a nonce breaks a MAC whose tags an attacker can see: the difference
+ * of two tags is a polynomial of which the secret H is a root.  Here equal
+ * messages must have equal tags, so the nonce is fixed, and the tags are no
+ * output: SHA-256 with k3, as a pseudorandom function, hides them.  An
  * attacker without the key learns from a digest only to which others it is
  * equal, and the same from all that follows from digests: the order of the
  * index, hits and misses of the filter, and the time that these take.

@@ -268,7 +268,9 @@ sweep (struct compaction *c)
                      c->first) != 0)
       stopped = m->end = true;
   }
-  return stopped ? nbdedup_fail (EINTR, "interrupted; what has moved stays")
+  return stopped ? nbdedup_fail (EINTR,
+                                 "interrupted; the records moved so far "
+                                 "stay in their new places")
                  : 0;
 }
 

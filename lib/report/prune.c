@@ -88,7 +88,9 @@ go_on (struct prune *p)
   const uint64_t done = p->done < p->total ? p->done : p->total;
 
   if (p->progress && p->progress (p->opaque, done, p->total) != 0)
-    return nbdedup_fail (EINTR, "interrupted: what was pruned stays so");
+    return nbdedup_fail (EINTR,
+                         "interrupted: the entries pruned so far stay "
+                         "pruned");
   return 0;
 }
 

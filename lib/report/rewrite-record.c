@@ -316,8 +316,8 @@ verify_form (struct rewrite *w, const struct record *r,
        memcmp (w->content, content, r->lsize) == 0))
     return 0;
   return nbdedup_fail (EIO,
-                       "the record at %" PRIu64 " was compressed to "
-                       "something else: does this machine's memory work?",
+                       "the record at %" PRIu64 " does not decompress to "
+                       "its content: test this machine's memory",
                        r->ptr.addr);
 }
 

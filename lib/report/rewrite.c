@@ -36,8 +36,8 @@ static int
 interrupted (void)
 {
   return nbdedup_fail (EINTR,
-                       "interrupted: what was rewritten stays so, and "
-                       "the next run continues");
+                       "interrupted: the rewritten records keep their new "
+                       "form, and the next run continues");
 }
 
 int

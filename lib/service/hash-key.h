@@ -7,9 +7,9 @@
  * have two copies each: in pool.db, and in the header of "records".  It is lost
  * only with both, and an opening for writing restores each from the other.
  *
- * Who can read it can make blocks whose digests are equal, so both files must
- * be readable for their owner only.  The data are in the same files: the key
- * needs no better protection than they do.
+ * An attacker who can read the key can make different blocks with equal
+ * digests, so only the owner may read the two files.  The files also hold the
+ * data, so the key needs no better protection than the data.
  */
 
 #ifndef NBDEDUP_HASH_KEY_H

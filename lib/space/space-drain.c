@@ -124,8 +124,8 @@ space_drain_one (struct space *space, uint64_t segment)
   return drain_locked (space, id)
     ? 1
     : nbdedup_fail (ENOSPC,
-                    "what clients write needs the room in segment "
-                    "%" PRIu32 " of \"records\"",
+                    "clients' writes need the room in segment %" PRIu32
+                    " of \"records\"",
                     id);
 }
 

@@ -76,9 +76,9 @@ extern void space_destroy (struct space *space);
 extern int space_start_puncher (struct space *space, bool find_leftovers);
 extern void space_stop_puncher (struct space *space);
 
-/* Do the puncher's work at once: what was released before is free for all on
- * the file system on return, except for the spare segments.  True: that gave
- * something back, so what has failed for lack of space may succeed now.
+/* Do the puncher's work at once: on return, the file system has back all space
+ * released before, except for the spare segments.  True: it got some back, so
+ * an operation that failed for lack of space may succeed now.
  */
 extern bool space_settle (struct space *space);
 
