@@ -403,6 +403,16 @@ put_layers (struct repair *rp, struct totals *t)
 }
 
 static int
+find_wrong_blocks (struct totals *t)
+{
+  struct recount *rc = recount_new (t->rp->pool);
+  int r = rc ? recount_blocks (rc, t->rp->c, go_on, wrong_blocks, t) : -1;
+
+  recount_free (rc);
+  return r;
+}
+
+static int
 fix_totals (struct repair *rp)
 {
   struct totals *t = rp->arg;
@@ -414,8 +424,7 @@ fix_totals (struct repair *rp)
       meta_record_scan (rp->c, 0, add_group, t) == -1 ||
       meta_index_count (rp->c, &t->index_entries) == -1 ||
       meta_leaf_scan_all (rp->c, add_leaf, t) == -1 ||
-      check_blocks (rp->pool, rp->c, go_on, wrong_blocks, t) == -1 ||
-      put_layers (rp, t) == -1)
+      find_wrong_blocks (t) == -1 || put_layers (rp, t) == -1)
     return -1;
   state->records = t->records;
   state->record_bytes = t->record_bytes;

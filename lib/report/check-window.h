@@ -44,6 +44,8 @@ struct check {
   uint16_t *slots;         /* owned; the records' slots in summaries */
   size_t nr_slots;
 
+  char why[512]; /* it could not begin to read pool.db; "": it could */
+  struct recount *recount; /* owned */
   struct layer_count {
     uint64_t id, branch, seq, pointers, found;
     uint64_t end; /* no pointers may be past it: its size */

@@ -76,10 +76,11 @@ check_problem (struct check *ck, const char *fmt, ...)
 int
 check_step (struct check *ck)
 {
-  if (++ck->done % 1024 == 0 && ck->progress &&
-      ck->progress (ck->opaque, ck->done, 0) != 0)
+  if (++ck->done % 1024 != 0)
+    return 0;
+  if (ck->progress && ck->progress (ck->opaque, ck->done, 0) != 0)
     return nbdedup_fail (EINTR, "interrupted");
-  return 0;
+  return meta_frozen_check (ck->pool->meta);
 }
 
 /*----------------------------------------------------------------------
@@ -234,16 +235,12 @@ wrong_sample (void *opaque, const char *text)
   check_problem (opaque, "%s", text);
 }
 
+/* Collect what the pool has in memory and the check compares with a state of
+ * pool.db.
+ */
 static int
-check_all (struct check *ck)
+collect (struct check *ck)
 {
-  size_t i;
-
-  if (meta_quick_check (ck->c, quick_check_problem, ck) == -1) {
-    if (check_is_no_problem ())
-      return -1;
-    check_problem (ck, "%s", nbdedup_error ());
-  }
   if (meta_state_get (ck->c, &ck->state) == -1 ||
       meta_copies_get_sectors (ck->c, &ck->state.copy_sectors) == -1 ||
       meta_layer_scan (ck->c, check_collect_layer, ck) == -1)
@@ -251,6 +248,41 @@ check_all (struct check *ck)
   if (ck->nr_layers > 0)
     qsort (ck->layers, ck->nr_layers, sizeof *ck->layers, check_compare_layers);
   check_set_ends (ck);
+  ck->recount = recount_new (ck->pool);
+  return ck->recount ? 0 : -1;
+}
+
+/* Freeze pool.db, and collect.  Both are of one moment, because no command
+ * changes volumes meanwhile, and folds change no layer by themselves.
+ */
+static int
+check_begin (struct check *ck)
+{
+  assert_held (&ck->pool->admin);
+  if (pool_sync (ck->pool) == -1)
+    return -1;
+  ck->c = meta_frozen_open (ck->pool->meta);
+  if (ck->c != NULL && collect (ck) == 0)
+    return 0;
+  if (check_is_no_problem ())
+    return -1;
+  snprintf (ck->why, sizeof ck->why, "%s", nbdedup_error ());
+  return 0;
+}
+
+static int
+check_all (struct check *ck)
+{
+  size_t i;
+
+  if (ck->c != NULL &&
+      meta_quick_check (ck->c, quick_check_problem, ck) == -1) {
+    if (check_is_no_problem ())
+      return -1;
+    check_problem (ck, "%s", nbdedup_error ());
+  }
+  if (ck->why[0] != 0)
+    return nbdedup_fail (EIO, "%s", ck->why);
   ck->first_window = true;
   do
     if (check_window (ck) == -1)
@@ -265,7 +297,8 @@ check_all (struct check *ck)
                      " found",
                      ck->layers[i].id, ck->layers[i].pointers,
                      ck->layers[i].found);
-  if (check_blocks (ck->pool, ck->c, step_through, wrong_blocks, ck) == -1 ||
+  if (recount_blocks (ck->recount, ck->c, step_through, wrong_blocks, ck) ==
+        -1 ||
       meta_segment_scan (ck->c, check_segment_row, ck) == -1 ||
       meta_count_scan_strays (ck->c, stray_counts, ck) == -1 ||
       check_index (ck) == -1 ||
@@ -305,10 +338,70 @@ list_checked (const struct check *ck)
                     (json_int_t) ck->index_entries);
 }
 
-/* One check; its result is that of command.h, without "repair". */
 static json_t *
-check_once (struct nbdedup_pool *pool, json_t *repairs,
-            nbdedup_progress_fn *progress, void *opaque)
+check_result (const struct check *ck)
+{
+  return json_pack ("{s:I, s:O, s:o, s:I, s:I}", "errors",
+                    (json_int_t) ck->nr_errors, "problems", ck->problems,
+                    "checked", list_checked (ck), "stale_index_entries",
+                    (json_int_t) ck->stale_entries, "missing_index_entries",
+                    (json_int_t) (ck->indexed > ck->good_entries
+                                    ? ck->indexed - ck->good_entries
+                                    : 0));
+}
+
+static int
+check_new (struct check *ck)
+{
+  /* A sixteenth of the metadata budget, on top of the caches': they are
+   * mostly empty in an offline check, and a server has slack.
+   */
+  ck->max = ck->pool->settings.ddt_cache_bytes / 16 / sizeof *ck->window;
+  if (ck->max < 2 * RECORD_GROUP_SECTORS)
+    ck->max = 2 * RECORD_GROUP_SECTORS;
+  ck->window = malloc (ck->max * sizeof *ck->window);
+  ck->problems = json_array ();
+  return ck->window && ck->problems
+    ? 0
+    : nbdedup_fail (ENOMEM, "no memory to check");
+}
+
+static void
+check_free (struct check *ck)
+{
+  const int err = errno;
+
+  if (ck->c)
+    meta_frozen_close (ck->pool->meta, ck->c);
+  recount_free (ck->recount);
+  segment_map_free (ck->map);
+  blob_free (&ck->row);
+  free (ck->window);
+  free (ck->layers);
+  free (ck->slots);
+  json_decref (ck->problems);
+  errno = err;
+}
+
+/* After check_begin.  NULL: the check failed. */
+static json_t *
+check_finish (struct check *ck)
+{
+  if (check_all (ck) == -1) {
+    if (check_is_no_problem ())
+      return NULL;
+    /* Unreadable data is a problem found, not a failed check. */
+    check_problem (ck, "%s", nbdedup_error ());
+  }
+  return check_result (ck);
+}
+
+/* One check while no other command runs; its result is that of command.h,
+ * without "repair".
+ */
+static json_t *
+check_alone (struct nbdedup_pool *pool, json_t *repairs,
+             nbdedup_progress_fn *progress, void *opaque)
 {
   struct check ck = {
     .pool = pool,
@@ -317,49 +410,33 @@ check_once (struct nbdedup_pool *pool, json_t *repairs,
     .repairs = repairs,
   };
   json_t *result = NULL;
-  int r, err;
 
   assert_held (&pool->admin);
-  if (pool_sync (pool) == -1)
-    return NULL;
-  /* A sixteenth of the metadata budget, on top of the caches': they are
-   * mostly empty in an offline check, and a server has slack.
-   */
-  ck.max = pool->settings.ddt_cache_bytes / 16 / sizeof *ck.window;
-  if (ck.max < 2 * RECORD_GROUP_SECTORS)
-    ck.max = 2 * RECORD_GROUP_SECTORS;
-  ck.window = malloc (ck.max * sizeof *ck.window);
-  ck.problems = json_array ();
-  ck.c = meta_reader_get (pool->meta);
-  if (ck.window == NULL || ck.problems == NULL)
-    nbdedup_fail (ENOMEM, "no memory to check");
-  else if (meta_freeze (ck.c) == 0) {
-    r = check_all (&ck);
-    err = errno;
-    /* Unreadable data is a problem found, not a failed check. */
-    if (r == -1 && err == EIO) {
-      check_problem (&ck, "%s", nbdedup_error ());
-      r = 0;
-    }
-    meta_unfreeze (ck.c);
-    if (r == 0)
-      result = json_pack ("{s:I, s:O, s:o, s:I, s:I}", "errors",
-                          (json_int_t) ck.nr_errors, "problems", ck.problems,
-                          "checked", list_checked (&ck), "stale_index_entries",
-                          (json_int_t) ck.stale_entries,
-                          "missing_index_entries",
-                          (json_int_t) (ck.indexed > ck.good_entries
-                                          ? ck.indexed - ck.good_entries
-                                          : 0));
-    errno = err;
+  if (check_new (&ck) == 0 && check_begin (&ck) == 0)
+    result = check_finish (&ck);
+  check_free (&ck);
+  return result;
+}
+
+static json_t *
+check_beside_others (struct nbdedup_pool *pool, nbdedup_progress_fn *progress,
+                     void *opaque)
+{
+  struct check ck = {
+    .pool = pool,
+    .progress = progress,
+    .opaque = opaque,
+  };
+  json_t *result = NULL;
+  int r = check_new (&ck);
+
+  if (r == 0) {
+    WITH_LOCK (&pool->admin);
+    r = check_begin (&ck);
   }
-  meta_reader_put (pool->meta, ck.c);
-  segment_map_free (ck.map);
-  blob_free (&ck.row);
-  free (ck.window);
-  free (ck.layers);
-  free (ck.slots);
-  json_decref (ck.problems);
+  if (r == 0)
+    result = check_finish (&ck);
+  check_free (&ck);
   return result;
 }
 
@@ -423,7 +500,7 @@ check_and_repair (struct nbdedup_pool *pool, nbdedup_progress_fn *progress,
   json_t *result, *first, *repairs, *places;
   uint64_t lost = 0;
 
-  result = check_once (pool, NULL, progress, opaque);
+  result = check_alone (pool, NULL, progress, opaque);
   if (result == NULL)
     return NULL;
   first = result;
@@ -434,7 +511,7 @@ check_and_repair (struct nbdedup_pool *pool, nbdedup_progress_fn *progress,
     result = free_kept (pool) == -1 ||
         check_repair (pool, &lost, progress, opaque) == -1
       ? NULL
-      : check_once (pool, repairs, progress, opaque);
+      : check_alone (pool, repairs, progress, opaque);
   else
     json_incref (result);
   places = json_array ();
@@ -464,9 +541,9 @@ check_run (struct nbdedup_pool *pool, bool repair,
 {
   json_t *result;
 
-  assert_held (&pool->admin);
   if (!repair)
-    return check_once (pool, NULL, progress, opaque);
+    return check_beside_others (pool, progress, opaque);
+  WITH_LOCK (&pool->admin);
   /* Set it before the first fold, which may meet the damage. */
   txg_set_repairing (pool->txg, true);
   result = check_and_repair (pool, progress, opaque);

@@ -561,6 +561,7 @@ run_stat (const struct call *c, json_t **result)
   return r;
 }
 
+/* Other commands run beside a check, unless it repairs. */
 static int
 run_check (const struct call *c, json_t **result)
 {
@@ -568,7 +569,9 @@ run_check (const struct call *c, json_t **result)
 
   if (arg_bool (c, "repair", &repair) == -1)
     return -1;
+  lock_release (&c->pool->admin);
   *result = check_run (c->pool, repair, c->progress, c->opaque);
+  lock_acquire (&c->pool->admin);
   return *result ? 0 : -1;
 }
 
@@ -823,6 +826,8 @@ command_is_background (const char *command, json_t *args)
   return strcmp (command, "drift") == 0 || strcmp (command, "scrub") == 0 ||
     strcmp (command, "drift-freed") == 0 || strcmp (command, "compact") == 0 ||
     strcmp (command, "prune") == 0 || strcmp (command, "rewrite") == 0 ||
+    (strcmp (command, "check") == 0 &&
+     !json_is_true (json_object_get (args, "repair"))) ||
     (strcmp (command, "destroy") == 0 &&
      json_is_true (json_object_get (args, "dry-run"))) ||
     (strcmp (command, "stat") == 0 &&

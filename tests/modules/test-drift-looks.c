@@ -435,6 +435,48 @@ test_view (void)
   json_decref (args);
 }
 
+struct calls {
+  uint64_t nr, act_at;
+};
+
+/* A check does not know how much there is to do. */
+static int
+on_call (void *opaque, uint64_t done, uint64_t total)
+{
+  struct calls *calls = opaque;
+
+  (void) done;
+  (void) total;
+  if (++calls->nr == calls->act_at)
+    change_everything ();
+  return 0;
+}
+
+/* A check reads the state at which it began. */
+static void
+test_check (void)
+{
+  struct calls calls = { 0 };
+  json_t *result;
+  uint64_t nr, i;
+
+  json_decref (command_run (pool, "check", NULL, on_call, &calls));
+  nr = calls.nr;
+  if (nr < 6)
+    fatal ("a check looks %" PRIu64 " times", nr);
+  for (i = 1; i <= nr; i += nr / 6) {
+    calls = (struct calls) { .act_at = i };
+    result = command_run (pool, "check", NULL, on_call, &calls);
+    if (result == NULL)
+      fatal ("check, with changes at look %" PRIu64 ": %s", i,
+             nbdedup_error ());
+    if (json_integer_value (json_object_get (result, "errors")) != 0)
+      fatal ("what changed at look %" PRIu64 " is an error: %s", i,
+             json_dumps (result, JSON_INDENT (1)));
+    json_decref (result);
+  }
+}
+
 int
 main (void)
 {
@@ -447,6 +489,7 @@ main (void)
   test_stop ();
   test_waiting ();
   test_view ();
+  test_check ();
   result = call ("check", NULL);
   if (json_integer_value (json_object_get (result, "errors")) != 0)
     fatal ("check found errors");

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /* The commands that read the pool at one moment (drift, destroy --dry-run, stat
- * --ddt) let other commands run, can be interrupted, and give way before the
+ * --ddt, check) let other commands run, can be interrupted, and give way before the
  * WAL, which cannot start again at its beginning meanwhile, takes all the
  * space.
  *
@@ -129,6 +129,7 @@ static const struct {
   { "destroy", "{\"name\": \"clone\", \"dry-run\": true}" },
   { "stat", "{\"ddt\": true}" },
   { "stat", "{\"ddt\": true, \"name\": \"golden@v1\"}" },
+  { "check", "{}" },
 };
 #define NR_COMMANDS (sizeof commands / sizeof commands[0])
 
@@ -208,13 +209,13 @@ test_writes_go_on (void)
  * WAL starts again at its beginning.
  */
 static void
-test_gives_way (void)
+test_gives_way (const char *command)
 {
   struct during d = { .max_folds = 200 };
   uint64_t wal, db = bytes_of ("pool.db");
   unsigned i, nr_same;
 
-  try ("drift", "{}", &d, EBUSY);
+  try (command, "{}", &d, EBUSY);
   if (strstr (nbdedup_error (), "gave way to writes") == NULL)
     die ("not clear: %s", nbdedup_error ());
   wal = bytes_of ("pool.db-wal");
@@ -244,7 +245,8 @@ main (void)
   test_others_come_in ();
   test_interrupt ();
   test_writes_go_on ();
-  test_gives_way ();
+  test_gives_way ("drift");
+  test_gives_way ("check");
   nbdedup_volume_close (other);
   must (nbdedup_pool_close (pool));
   remove_directory (directory);
