@@ -87,12 +87,12 @@ read_first (struct cksum_file *f, uint8_t *page, uint32_t len, uint64_t offset)
 }
 
 static int
-lost (struct cksum_mirror *m, const char *what)
+lost_locked (struct cksum_mirror *m, const char *what)
 {
   char why[160];
 
   snprintf (why, sizeof why, "%s: %s", what, strerror (errno));
-  mirror_lose (m, why);
+  mirror_lose_locked (m, why);
   return nbdedup_fail (EIO, "pool.db's copy: %s", why);
 }
 
@@ -130,7 +130,7 @@ cksum_mirror_copy (struct cksum_mirror *m, sqlite3 *db, uint64_t first,
       /* Copy a bad page as it is: the copy's must not look better. */
       if (got == (int64_t) page_size &&
           mirror_write_locked (file, file->page, page_size, offset) == -1)
-        return lost (m, "writing");
+        return lost_locked (m, "writing");
       r.first = page_state (got, file->page, page_size, offset);
     }
     r.number = first + i;
@@ -148,7 +148,7 @@ cksum_mirror_sync_copy (struct cksum_mirror *m)
 
   WITH_LOCK (&file->lock);
   if (mirror_sync_locked (file) == -1)
-    return lost (m, "syncing");
+    return lost_locked (m, "syncing");
   return 0;
 }
 
@@ -175,12 +175,12 @@ cksum_mirror_copy_wal (struct cksum_mirror *m, sqlite3 *db)
     if (read_first (f, file->page, n, offset) != (int64_t) n)
       return nbdedup_fail (EIO, "pool.db-wal: cannot be read");
     if (mirror_write_locked (file, file->page, n, offset) == -1)
-      return lost (m, "writing");
+      return lost_locked (m, "writing");
   }
   {
     WITH_LOCK (&file->lock);
     if (mirror_sync_locked (file) == -1)
-      return lost (m, "syncing");
+      return lost_locked (m, "syncing");
   }
   if (cksum_mirror_sync_copy (m) == -1)
     return -1;
@@ -202,18 +202,19 @@ repair_locked (struct cksum_mirror *m, struct cksum_file *f,
   if ((r->second == CKSUM_PAGE_GOOD && r->first != CKSUM_PAGE_GOOD) ||
       (r->second == CKSUM_PAGE_UNUSED && r->first == CKSUM_PAGE_BAD &&
        cksum_mirror_is_distrusted (m)))
-    return mirror_write_first (f, second, (int) len, (sqlite3_int64) offset) ==
-      SQLITE_OK;
+    return mirror_write_first_locked (f, second, (int) len,
+                                      (sqlite3_int64) offset) == SQLITE_OK;
   return false;
 }
 
 static void
-read_both (struct cksum_mirror *m, struct cksum_file *f, uint32_t page_size,
-           uint64_t offset, struct mirror_page *p)
+read_both_locked (struct cksum_mirror *m, struct cksum_file *f,
+                  uint32_t page_size, uint64_t offset, struct mirror_page *p)
 {
   struct mirror_file *file = &m->files[CKSUM_DB];
   uint8_t *one = file->page, *two = file->page + page_size;
 
+  assert_held (&file->lock);
   p->bytes[0] = one;
   p->bytes[1] = two;
   p->got[0] = read_first (f, one, page_size, offset);
@@ -225,8 +226,9 @@ read_both (struct cksum_mirror *m, struct cksum_file *f, uint32_t page_size,
 
 /* Only the chosen page is good, and the other one if it is the same. */
 static void
-look_at_both (struct cksum_mirror *m, const struct mirror_page *p,
-              uint32_t page_size, uint64_t offset, struct cksum_page_report *r)
+look_at_both_locked (struct cksum_mirror *m, const struct mirror_page *p,
+                     uint32_t page_size, uint64_t offset,
+                     struct cksum_page_report *r)
 {
   enum cksum_page_state state[2] = {
     page_state (p->got[0], p->bytes[0], page_size, offset),
@@ -275,10 +277,10 @@ cksum_mirror_check (
       WITH_LOCK (&file->lock);
       if (check_state (m, CKSUM_MIRROR_SYNCED) == -1)
         return -1;
-      read_both (m, f, page_size, offset, &both);
+      read_both_locked (m, f, page_size, offset, &both);
       if (check_state (m, CKSUM_MIRROR_SYNCED) == -1)
         return -1;
-      look_at_both (m, &both, page_size, offset, &r);
+      look_at_both_locked (m, &both, page_size, offset, &r);
       r.repaired = repair_locked (m, f, file, &r, both.bytes[0], both.bytes[1],
                                   page_size, offset);
     }
@@ -309,7 +311,7 @@ cksum_mirror_trust_both (struct cksum_mirror *m, sqlite3 *db, uint64_t changes)
   }
   {
     WITH_LOCK (&file->lock);
-    mirror_tell_trust (m);
+    mirror_tell_trust_locked (m);
   }
   return 1;
 }
@@ -334,17 +336,17 @@ blank_page (struct cksum_mirror *m, struct cksum_file *f, uint64_t number)
   struct mirror_page both;
 
   WITH_LOCK (&file->lock);
-  read_both (m, f, page_size, offset, &both);
+  read_both_locked (m, f, page_size, offset, &both);
   if (mirror_choose_locked (m, &both, page_size, offset) != -1)
     return 0;
   memset (file->page, 0, page_size);
   cksum_page_seal (file->page, page_size, offset);
-  if (cksum_write_first (f, file->page, (int) page_size,
-                         (sqlite3_int64) offset) != SQLITE_OK)
+  if (cksum_write_first_locked (f, file->page, (int) page_size,
+                                (sqlite3_int64) offset) != SQLITE_OK)
     return nbdedup_fail (EIO, "pool.db: writing page %" PRIu64, number);
   if (cksum_mirror_state (m) == CKSUM_MIRROR_SYNCED &&
       mirror_write_locked (file, file->page, page_size, offset) == -1)
-    return lost (m, "writing");
+    return lost_locked (m, "writing");
   return 0;
 }
 
@@ -415,7 +417,7 @@ cksum_page_probe (sqlite3 *db, uint64_t number, uint8_t *page)
       SQLITE_OK)
     return 1;
   WITH_LOCK (&m->files[CKSUM_DB].lock);
-  read_both (m, f, page_size, offset, &both);
+  read_both_locked (m, f, page_size, offset, &both);
   return judge_loss (m, &both, page_size, number);
 }
 

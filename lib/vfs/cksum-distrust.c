@@ -100,8 +100,9 @@ read_judged_locked (void *opaque, uint64_t page, uint64_t *sum)
 }
 
 static void
-judge (struct judged j, struct cksum_own *own, unsigned side)
+judge_locked (struct judged j, struct cksum_own *own, unsigned side)
 {
+  assert_held (&j.m->files[CKSUM_DB].lock);
   cksum_own_look (own);
   WITH_LOCK (&own->lock);
   if (touch_of (j.m, side) == NOTICED)
@@ -114,10 +115,11 @@ judge (struct judged j, struct cksum_own *own, unsigned side)
 
 /* "distrusted" makes that durable before our next change. */
 void
-mirror_tell_trust (struct cksum_mirror *m)
+mirror_tell_trust_locked (struct cksum_mirror *m)
 {
   bool distrusted = cksum_mirror_is_distrusted (m);
 
+  assert_held (&m->files[CKSUM_DB].lock);
   if (atomic_exchange (&m->distrusted, distrusted) != distrusted)
     m->ops.distrusted (m->ops.opaque);
 }
@@ -129,18 +131,18 @@ mirror_judge_copy_locked (struct cksum_mirror *m)
 
   assert_held (&file->lock);
   if (file->fd != -1)
-    judge ((struct judged) { m, NULL }, &file->own, 1);
-  mirror_tell_trust (m);
+    judge_locked ((struct judged) { m, NULL }, &file->own, 1);
+  mirror_tell_trust_locked (m);
 }
 
 void
 mirror_judge_locked (struct cksum_mirror *m, struct cksum_file *f)
 {
   assert_held (&m->files[CKSUM_DB].lock);
-  judge ((struct judged) { m, f }, &m->first, 0);
+  judge_locked ((struct judged) { m, f }, &m->first, 0);
   mirror_judge_copy_locked (m);
   if (has_copy (m) && touch_of (m, 1) == FOREIGN)
-    mirror_lose (m, "reading: another program wrote to it");
+    mirror_lose_locked (m, "reading: another program wrote to it");
 }
 
 /*----------------------------------------------------------------------

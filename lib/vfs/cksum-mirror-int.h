@@ -54,7 +54,7 @@ struct cksum_mirror {
   struct mirror_file files[2];
 
   /* cksum_mirror_start and cksum_mirror_stop set it with both locks held,
-   * mirror_lose with at least one of them.
+   * mirror_lose_locked with at least one of them.
    */
   atomic_int state;
   _Atomic uint64_t taken, repaired;
@@ -76,16 +76,16 @@ struct cksum_mirror {
 };
 
 /* Write to the first file, and remember the page's checksum; if the write fails
- * the checksum is not known.  If there is a copy hold the file's lock, which
+ * the checksum is not known.  If there is a mirror hold the file's lock, which
  * the thread that compares the two holds, too.  SQLite's result code.
  */
-extern int cksum_write_first (struct cksum_file *f, const uint8_t *buf, int len,
-                              sqlite3_int64 offset);
+extern int cksum_write_first_locked (struct cksum_file *f, const uint8_t *buf,
+                                     int len, sqlite3_int64 offset);
 /* As real_write; for the database it counts as our own change.  With the file's
- * lock.
+ * lock, if there is a mirror.
  */
-extern int mirror_write_first (struct cksum_file *f, const uint8_t *buf,
-                               int len, sqlite3_int64 offset);
+extern int mirror_write_first_locked (struct cksum_file *f, const uint8_t *buf,
+                                      int len, sqlite3_int64 offset);
 /* Write to the copy's file; 0, or -1 with errno. */
 extern int mirror_write_locked (struct mirror_file *file, const void *buf,
                                 size_t len, uint64_t offset);
@@ -104,8 +104,8 @@ extern void mirror_note_copy_locked (void *mirror);
 extern void mirror_judge_locked (struct cksum_mirror *m, struct cksum_file *f);
 /* Only the copy. */
 extern void mirror_judge_copy_locked (struct cksum_mirror *m);
-/* Call "distrusted" if that has changed; with the lock. */
-extern void mirror_tell_trust (struct cksum_mirror *m);
+/* Call "distrusted" if that has changed; with the database's file's lock. */
+extern void mirror_tell_trust_locked (struct cksum_mirror *m);
 
 /* One page, as read from both files. */
 struct mirror_page {
@@ -121,6 +121,6 @@ extern int mirror_choose_locked (struct cksum_mirror *m,
                                  uint32_t page_size, uint64_t offset);
 
 /* With at least one of the locks held; the caller closes that file. */
-extern void mirror_lose (struct cksum_mirror *m, const char *why);
+extern void mirror_lose_locked (struct cksum_mirror *m, const char *why);
 
 #endif /* NBDEDUP_CKSUM_MIRROR_INT_H */

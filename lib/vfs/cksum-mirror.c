@@ -117,10 +117,12 @@ close_locked (struct mirror_file *file)
  * the space of a full disk, and no later process can take them for current.
  */
 void
-mirror_lose (struct cksum_mirror *m, const char *why)
+mirror_lose_locked (struct cksum_mirror *m, const char *why)
 {
   int state = atomic_load (&m->state);
 
+  assert (lock_is_held (&m->files[CKSUM_DB].lock) ||
+          lock_is_held (&m->files[CKSUM_WAL].lock));
   do {
     if (state != CKSUM_MIRROR_BUILDING && state != CKSUM_MIRROR_SYNCED)
       return;
@@ -150,14 +152,16 @@ is_foreign (struct mirror_file *file)
 }
 
 static void
-lose_errno (struct cksum_mirror *m, struct mirror_file *file, const char *what)
+lose_errno_locked (struct cksum_mirror *m, struct mirror_file *file,
+                   const char *what)
 {
   char why[160];
 
+  assert_held (&file->lock);
   snprintf (why, sizeof why, "%s: %s", what,
             is_foreign (file) ? "another program wrote to it"
                               : strerror (errno));
-  mirror_lose (m, why);
+  mirror_lose_locked (m, why);
   close_locked (file);
 }
 
@@ -166,7 +170,7 @@ cksum_mirror_lose (struct cksum_mirror *m, const char *why)
 {
   WITH_LOCK (&m->files[CKSUM_DB].lock);
   WITH_LOCK (&m->files[CKSUM_WAL].lock);
-  mirror_lose (m, why);
+  mirror_lose_locked (m, why);
   close_locked (&m->files[CKSUM_DB]);
   close_locked (&m->files[CKSUM_WAL]);
 }
@@ -328,10 +332,11 @@ cksum_mirror_get_counts (struct cksum_mirror *m, uint64_t *taken,
  * and again.
  */
 static int
-begin_own (struct mirror_file *file)
+begin_own_locked (struct mirror_file *file)
 {
   unsigned tries = 0;
 
+  assert_held (&file->lock);
   for (;;) {
     cksum_own_begin (&file->own);
     if (is_foreign (file))
@@ -363,12 +368,13 @@ note_written_locked (struct mirror_file *file, const uint8_t *buf, size_t len,
 }
 
 static int
-write_own (struct mirror_file *file, const uint8_t *buf, size_t len,
-           uint64_t offset)
+write_own_locked (struct mirror_file *file, const uint8_t *buf, size_t len,
+                  uint64_t offset)
 {
   int r;
 
-  if (begin_own (file) == -1)
+  assert_held (&file->lock);
+  if (begin_own_locked (file) == -1)
     return -1;
   r = full_pwrite (file->fd, buf, len, offset);
   if (r == 0) {
@@ -390,7 +396,8 @@ flush_locked (struct mirror_file *file)
 
   assert_held (&file->lock);
   file->nr_gathered = 0;
-  if (n > 0 && write_own (file, file->gathered, n, file->gathered_at) == -1)
+  if (n > 0 &&
+      write_own_locked (file, file->gathered, n, file->gathered_at) == -1)
     file->failed = errno;
   if (file->failed == 0)
     return 0;
@@ -411,7 +418,7 @@ mirror_write_locked (struct mirror_file *file, const void *buf, size_t len,
       flush_locked (file) == -1)
     return -1;
   if (len > GATHER_BYTES)
-    return write_own (file, buf, len, offset);
+    return write_own_locked (file, buf, len, offset);
   if (file->nr_gathered == 0)
     file->gathered_at = offset;
   memcpy (file->gathered + file->nr_gathered, buf, len);
@@ -455,12 +462,23 @@ mirror_file (struct cksum_mirror *m, struct cksum_file *f)
   return &m->files[f->role == ROLE_WAL ? CKSUM_WAL : CKSUM_DB];
 }
 
+/* A change of the first file needs the lock of the file, if there is a mirror;
+ * SQLite's other files have no copy.
+ */
+static void
+assert_mirrored_locked (struct cksum_mirror *m, struct cksum_file *f)
+{
+  if (m != NULL && f->role != ROLE_OTHER)
+    assert_held (&mirror_file (m, f)->lock);
+}
+
 /* True if the copy's file may be used.  If a write to the copy's other file has
  * lost the copy, close this one now.
  */
 static bool
 is_usable_locked (struct cksum_mirror *m, struct mirror_file *file)
 {
+  assert_held (&file->lock);
   if (is_written (m))
     return true;
   close_locked (file);
@@ -490,12 +508,13 @@ begin_first_locked (struct cksum_mirror *m, struct cksum_file *f)
 }
 
 int
-mirror_write_first (struct cksum_file *f, const uint8_t *buf, int len,
-                    sqlite3_int64 offset)
+mirror_write_first_locked (struct cksum_file *f, const uint8_t *buf, int len,
+                           sqlite3_int64 offset)
 {
   struct cksum_mirror *m = cksum_get_mirror (f->shared);
   int rc;
 
+  assert_mirrored_locked (m, f);
   if (m == NULL || f->role != ROLE_MAIN)
     return real_write (f, buf, len, offset);
   rc = begin_first_locked (m, f);
@@ -510,10 +529,10 @@ mirror_write_first (struct cksum_file *f, const uint8_t *buf, int len,
 }
 
 int
-cksum_write_first (struct cksum_file *f, const uint8_t *buf, int len,
-                   sqlite3_int64 offset)
+cksum_write_first_locked (struct cksum_file *f, const uint8_t *buf, int len,
+                          sqlite3_int64 offset)
 {
-  int rc = mirror_write_first (f, buf, len, offset);
+  int rc = mirror_write_first_locked (f, buf, len, offset);
 
   if (f->role == ROLE_MAIN)
     cksum_set_page (f->shared, (uint64_t) (offset / len),
@@ -531,13 +550,13 @@ mirror_write (struct cksum_file *f, const void *buf, int len,
   int rc;
 
   if (m == NULL)
-    return cksum_write_first (f, buf, len, offset);
+    return cksum_write_first_locked (f, buf, len, offset);
   file = mirror_file (m, f);
   WITH_LOCK (&file->lock);
-  rc = cksum_write_first (f, buf, len, offset);
+  rc = cksum_write_first_locked (f, buf, len, offset);
   if (rc == SQLITE_OK && is_usable_locked (m, file) &&
       mirror_write_locked (file, buf, (size_t) len, (uint64_t) offset) == -1)
-    lose_errno (m, file, "writing");
+    lose_errno_locked (m, file, "writing");
   return rc;
 }
 
@@ -587,7 +606,7 @@ cksum_mirror_sync (struct cksum_file *f, int flags)
     /* Let both disks write at the same time. */
     if (is_usable_locked (m, file) && file->fd != -1) {
       if (flush_locked (file) == -1)
-        lose_errno (m, file, "writing");
+        lose_errno_locked (m, file, "writing");
       else
         sync_file_range (file->fd, 0, 0, SYNC_FILE_RANGE_WRITE);
     }
@@ -596,7 +615,7 @@ cksum_mirror_sync (struct cksum_file *f, int flags)
   WITH_LOCK (&file->lock);
   if (rc == SQLITE_OK && is_usable_locked (m, file) &&
       mirror_sync_locked (file) == -1)
-    lose_errno (m, file, "syncing");
+    lose_errno_locked (m, file, "syncing");
   return rc;
 }
 
@@ -619,6 +638,7 @@ truncate_locked (struct mirror_file *file, uint64_t size, bool exactly)
   struct stat st;
   int r;
 
+  assert_held (&file->lock);
   /* A missing file needs no truncation. */
   if (file->fd == -1 && access (file->path, F_OK) == -1)
     return 0;
@@ -628,7 +648,7 @@ truncate_locked (struct mirror_file *file, uint64_t size, bool exactly)
   if ((uint64_t) st.st_size <= size &&
       !(exactly && (uint64_t) st.st_size < size))
     return 0;
-  if (begin_own (file) == -1)
+  if (begin_own_locked (file) == -1)
     return -1;
   r = ftruncate (file->fd, (off_t) size);
   cut_written_locked (file->mirror, &file->own, size);
@@ -637,13 +657,14 @@ truncate_locked (struct mirror_file *file, uint64_t size, bool exactly)
 }
 
 static int
-truncate_first (struct cksum_file *f, sqlite3_int64 size, bool keep)
+truncate_first_locked (struct cksum_file *f, sqlite3_int64 size, bool keep)
 {
   static const uint8_t zeroes[WAL_HEADER_BYTES];
   struct cksum_mirror *m = cksum_get_mirror (f->shared);
   sqlite3_file *real = real_file (f);
   int rc;
 
+  assert_mirrored_locked (m, f);
   if (keep)
     return f->role == ROLE_WAL ? real_write (f, zeroes, sizeof zeroes, 0)
                                : SQLITE_OK;
@@ -666,13 +687,13 @@ cksum_mirror_truncate (struct cksum_file *f, sqlite3_int64 size, bool keep)
   int rc;
 
   if (m == NULL || f->role == ROLE_OTHER)
-    return truncate_first (f, size, keep);
+    return truncate_first_locked (f, size, keep);
   file = mirror_file (m, f);
   WITH_LOCK (&file->lock);
-  rc = truncate_first (f, size, keep);
+  rc = truncate_first_locked (f, size, keep);
   if (rc == SQLITE_OK && is_usable_locked (m, file) &&
       truncate_locked (file, (uint64_t) size, f->role == ROLE_MAIN) == -1)
-    lose_errno (m, file, "truncating");
+    lose_errno_locked (m, file, "truncating");
   return rc;
 }
 
@@ -686,7 +707,7 @@ cksum_mirror_wal_removed (struct cksum_mirror *m)
     return;
   close_locked (file);
   if (unlink (file->path) == -1 && errno != ENOENT)
-    lose_errno (m, file, "removing");
+    lose_errno_locked (m, file, "removing");
 }
 
 /*----------------------------------------------------------------------
@@ -703,7 +724,8 @@ repair_locked (struct cksum_file *f, const uint8_t *good, int len,
 {
   if (read_rc != SQLITE_OK && read_rc != SQLITE_IOERR_SHORT_READ)
     return false;
-  return mirror_write_first (f, good, len, (sqlite3_int64) offset) == SQLITE_OK;
+  return mirror_write_first_locked (f, good, len, (sqlite3_int64) offset) ==
+    SQLITE_OK;
 }
 
 /* The result that full_pread would return; a short read counts as 0. */
