@@ -82,7 +82,7 @@ try_lock (int fd, off_t byte, short type)
  * type on the byte, 0 if not, -1 with errno.
  */
 static int
-is_locked (int fd, off_t byte, short type)
+has_owner (int fd, off_t byte, short type)
 {
   struct flock fl = lock_of_byte (byte, type);
 
@@ -155,14 +155,14 @@ read_holder (int fd, struct lockfile_holder *holder)
   int64_t len;
 
   memset (holder, 0, sizeof *holder);
-  if (is_locked (fd, HELD_BYTE, F_RDLCK) == 0 &&
-      is_locked (fd, HELD_BYTE, F_WRLCK) == 1) {
+  if (has_owner (fd, HELD_BYTE, F_RDLCK) == 0 &&
+      has_owner (fd, HELD_BYTE, F_WRLCK) == 1) {
     holder->reader = true;
-    holder->reader_is_server = is_locked (fd, READING_SERVER_BYTE, F_WRLCK) ==
+    holder->reader_is_server = has_owner (fd, READING_SERVER_BYTE, F_WRLCK) ==
       1;
     return;
   }
-  if (is_locked (fd, TEXT_BYTE, F_WRLCK) != 1)
+  if (has_owner (fd, TEXT_BYTE, F_WRLCK) != 1)
     return;
   len = full_pread (fd, text, TEXT_MAX, 0);
   if (len <= 0)
@@ -330,7 +330,7 @@ test_lock (const char *pool, const char *path, struct lockfile_holder *holder)
     return -1;
   if (fd == -1)
     return 0;
-  r = is_locked (fd, HELD_BYTE, F_WRLCK);
+  r = has_owner (fd, HELD_BYTE, F_WRLCK);
   if (r == -1)
     return nbdedup_fail (errno,
                          "%s: cannot tell whether the pool is in "
@@ -438,7 +438,7 @@ lockfile_share (const char *pool, bool server, int *fd,
   if (fd)
     r = try_lock (mine, HELD_BYTE, F_RDLCK);
   else
-    r = is_locked (mine, HELD_BYTE, F_RDLCK) != 1;
+    r = has_owner (mine, HELD_BYTE, F_RDLCK) != 1;
   if (r == 0)
     return fail_busy (pool, mine, holder);
   if (fd == NULL)
