@@ -46,7 +46,7 @@ layer_new (const struct meta_layer *ml)
 
 /* Readers run meanwhile: resolve_leaf relies on the order of both stores. */
 static void
-link_run (struct layer *l)
+link_run_locked (struct layer *l)
 {
   struct layer *parent = l->parent;
   uint64_t overlap = LAYER_OVERLAP_ALL, below;
@@ -78,7 +78,7 @@ layers_add_locked (struct volumes *vs, struct layer *l, struct layer *parent)
   l->parent = parent;
   if (parent)
     parent->nr_children++;
-  link_run (l);
+  link_run_locked (l);
 }
 
 struct layer *
@@ -130,7 +130,7 @@ layers_relink_locked (struct volumes *vs)
         continue;
       base = l->base;
       overlap = l->run_overlap;
-      link_run (l);
+      link_run_locked (l);
       again |= l->base != base || l->run_overlap != overlap;
     }
   }
