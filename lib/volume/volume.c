@@ -518,6 +518,8 @@ volume_describe_clients_locked (const struct volume *v, char *buf, size_t len)
 static void
 handle_free (struct nbdedup_volume *h)
 {
+  if (h == NULL)
+    return;
   free (h->io);
   free (h->tls_identity);
   free (h);
@@ -543,13 +545,13 @@ nbdedup_volume_open (struct nbdedup_pool *pool, const char *name,
   struct nbdedup_volume *h = calloc (1, sizeof *h);
   struct volume *v;
 
-  if (h == NULL || (h->io = io_counters_new ()) == NULL) {
-    free (h);
+  if (h == NULL || (h->io = io_counters_new ()) == NULL ||
+      (tls_identity && (h->tls_identity = strdup (tls_identity)) == NULL)) {
+    handle_free (h);
     return nbdedup_fail_null (ENOMEM, "no memory");
   }
   h->uid = uid;
   h->is_admin = (flags & NBDEDUP_VOLUME_ADMIN) != 0;
-  h->tls_identity = tls_identity ? strdup (tls_identity) : NULL;
   {
     WITH_LOCK (&pool->volumes->lock);
     v = find_any_locked (pool->volumes, name);
