@@ -587,7 +587,7 @@ nbdedup_volume_close (struct nbdedup_volume *h)
   {
     WITH_LOCK (&v->pool->volumes->lock);
     assert (v->nr_clients > 0);
-    if (h->exclusive)
+    if (h->exclusive && !v->gone) /* else a rollback keeps others out */
       v->exclusive = false;
     LIST_REMOVE (h, link);
     v->nr_clients--;

@@ -118,6 +118,37 @@ test_heads_that_were_rolled_back (void)
 }
 
 static void
+roll_back_once (uint64_t arg)
+{
+  (void) arg;
+  roll_back (1);
+}
+
+/* The volume is still in the list, but its struct is about to be replaced. */
+static void
+test_an_exclusive_client_leaves_during_a_rollback (void)
+{
+  struct job job;
+
+  begin ();
+  nbdedup_volume_close (handle);
+  handle = nbdedup_volume_open (pool, "v", NBDEDUP_VOLUME_EXCLUSIVE, -1, NULL);
+  expect (handle != NULL);
+  txg_enter (pool->txg, 0, 0); /* the rollback's fold waits for its cut */
+  job_start (&job, roll_back_once, 0);
+  while (!volume->gone)
+    poll (NULL, 0, 1);
+  nbdedup_volume_close (handle);
+  expect (nbdedup_volume_open (pool, "v", 0, -1, NULL) == NULL &&
+          errno == EBUSY);
+  txg_leave (pool->txg);
+  job_end (&job);
+  attach ();
+  expect_content (0, 1);
+  end ();
+}
+
+static void
 test_layers_that_were_merged (void)
 {
   unsigned i;
@@ -646,6 +677,7 @@ test_a_reader_at_the_end_of_a_merge (void)
 
 static const struct engine_case cases[] = {
   CASE (heads_that_were_rolled_back),
+  CASE (an_exclusive_client_leaves_during_a_rollback),
   CASE (layers_that_were_merged),
   CASE (a_reader_stays),
   CASE (readers_during_a_destroy),
