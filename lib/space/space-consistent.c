@@ -16,7 +16,8 @@
  *      drained is in one list, that of its longest run; the bitmap says which
  *      lists are not empty.
  *
- *  (6) Records are kept only in BACKED segments, and each pins its map.
+ *  (6) Records are kept only in BACKED segments, and each pins its map.  If
+ *      there is no keeper all of them are due.
  *
  *  (7) A map in memory is on the LRU list if and only if it is not pinned.
  *
@@ -175,6 +176,9 @@ space_assert_consistent_locked (struct space *space)
   assert (current == NONE || current < space->nr_segs);
   assert (current == NONE || space->segs[current].backed);
   assert (dense == NONE || space->segs[dense].backed);
+  assert (space->nr_due <= space->nr_kept);
+  assert (space->nr_kept <= space->cap_kept);
+  assert (space->nr_keepers > 0 || space->nr_due == space->nr_kept);
   assert_reserved_locked (space);
   if (invariant_is_due (&space->changes,
                         space->nr_segs + 2 * (size_t) space->nr_sectors +

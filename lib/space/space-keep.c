@@ -40,6 +40,8 @@ uint64_t
 space_keep_begin (struct space *space)
 {
   WITH_LOCK (&space->lock);
+  WITH_CONSISTENT (space, space);
+
   space->nr_keepers++;
   return space->keep_epoch;
 }
@@ -57,6 +59,8 @@ bool
 space_keep_end (struct space *space, uint64_t ticket)
 {
   WITH_LOCK (&space->lock);
+  WITH_CONSISTENT (space, space);
+
   if (ticket == space->keep_epoch) { /* else it is not counted any more */
     assert (space->nr_keepers > 0);
     if (--space->nr_keepers == 0)
@@ -92,6 +96,8 @@ void
 space_keep_give_way (struct space *space)
 {
   WITH_LOCK (&space->lock);
+  WITH_CONSISTENT (space, space);
+
   give_way_locked (space);
 }
 
