@@ -173,6 +173,8 @@ writeback_range_begin (struct volume *v, struct range *range, uint64_t first,
 
   assert (first <= last);
   WITH_LOCK (&db->lock);
+  WITH_CONSISTENT (dirty_blocks, db);
+
   range->first = first;
   range->last = last;
   TAILQ_INSERT_TAIL (&db->ranges, range, link);
@@ -186,6 +188,8 @@ writeback_range_end (struct volume *v, struct range *range)
   struct dirty_blocks *db = &v->dirty;
 
   WITH_LOCK (&db->lock);
+  WITH_CONSISTENT (dirty_blocks, db);
+
   assert (!TAILQ_EMPTY (&db->ranges));
   TAILQ_REMOVE (&db->ranges, range, link);
   pthread_cond_broadcast (&db->range_free);
