@@ -53,6 +53,8 @@ struct volume {
                                  * snapshot: that its volume was); or NULL */
   unsigned nr_clones;           /* snapshot: volumes whose origin it is */
   unsigned nr_heirs;            /* ... and snapshots */
+  unsigned counted_clones, counted_heirs; /* scratch of
+                                           * volumes-consistent.c */
   bool in_list;
   char *label; /* destroyed snapshot: VOLUME@NAME; owned */
 
@@ -114,11 +116,11 @@ struct volumes {
   struct nbdedup_pool *pool;     /* not owned */
   struct lock lock;              /* protects everything below */
   struct volume_list list;       /* volumes */
-  struct volume_list tombstones; /* destroyed snapshots that are origins, by
-                                 * label */
+  struct volume_list tombstones; /* destroyed snapshots that are origins */
   struct layers layers;          /* all, dying and gone ones too; ascending
                                  * by id */
   size_t nr_gone;                /* of them, since layers_collect */
+  size_t changes;                /* for invariant_is_due */
 };
 
 /* "vol", "vol@snap", or a destroyed snapshot's former name.  Under

@@ -63,14 +63,18 @@ struct layer {
                                  * the base's */
   atomic_bool frozen;              /* set and cleared by map_freeze, map_thaw */
 
-  bool dying, gone;       /* under volumes->lock */
   bool lost;              /* opened read-only: its row, or that of a
                                  * layer below it, cannot be read */
-  unsigned nr_children;   /* layers that inherit, without dying ones */
-  unsigned nr_names;      /* volumes and snapshots, and holds */
   atomic_uint nr_structs; /* struct volumes whose 'layer' it is */
-  struct layer *merging;  /* the child, while it is merged */
+
+  /* Changed under volumes->lock, together with the structure. */
+  bool dying, gone;
+  unsigned nr_children;  /* layers that inherit, without dying ones */
+  unsigned nr_names;     /* volumes and snapshots, and holds */
+  struct layer *merging; /* the child, while it is merged */
   enum merge_state merge_state;
+  unsigned counted_children, counted_names; /* scratch of
+                                             * volumes-consistent.c */
 
   /* fold */
   _Atomic uint64_t pointers;     /* own ones, as of the last fold */

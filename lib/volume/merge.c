@@ -77,6 +77,8 @@ adopt_done (void *arg)
   assert (s->layer->merging == s->child && s->layer->merge_state == MERGE_TRIM);
   quiesce_wait (&s->pool->quiesce);
   WITH_LOCK (&vs->lock);
+  WITH_CONSISTENT (volumes, vs);
+
   /* In this order: a reader that sees the child's new overlap must see the
    * layer's, too.
    */
@@ -149,6 +151,8 @@ switch_done (void *arg)
   quiesce_wait (&s->pool->quiesce);
   {
     WITH_LOCK (&vs->lock);
+    WITH_CONSISTENT (volumes, vs);
+
     layer->blocks = (uint64_t) child->blocks;
     layer->nr_names = child->nr_names;
     layer->nr_children = child->nr_children;

@@ -192,6 +192,8 @@ volume_create (struct nbdedup_pool *pool, const struct volume_spec *spec)
     return -1;
   }
   WITH_LOCK (&vs->lock);
+  WITH_CONSISTENT (volumes, vs);
+
   layer->id = cr.ml.id;
   layer->branch = cr.ml.branch;
   layer->seq = cr.ml.seq;
@@ -254,6 +256,8 @@ clean_done (void *arg)
   struct layer *l = bounding_layer (t->v);
 
   WITH_LOCK (&t->v->pool->volumes->lock);
+  WITH_CONSISTENT (volumes, t->v->pool->volumes);
+
   if (l->overlap > t->overlap)
     l->overlap = t->overlap;
   layers_relink_locked (t->v->pool->volumes);
@@ -431,6 +435,8 @@ rename_snapshot (struct nbdedup_pool *pool, const char *old, const char *new)
   if (txg_run (pool->txg, put_snapshot_in_transaction, NULL, &ms) == -1)
     return -1;
   WITH_LOCK (&vs->lock);
+  WITH_CONSISTENT (volumes, vs);
+
   list_remove (&s->of->snapshots, s);
   snprintf (s->name, sizeof s->name, "%s", n.snapshot);
   list_insert (&s->of->snapshots, s);
@@ -457,6 +463,8 @@ volume_rename (struct nbdedup_pool *pool, const char *old, const char *new)
   if (put_volume (pool, &mv) == -1)
     return -1;
   WITH_LOCK (&vs->lock);
+  WITH_CONSISTENT (volumes, vs);
+
   list_remove (&vs->list, v);
   snprintf (v->name, sizeof v->name, "%s", new);
   v->importing = false;

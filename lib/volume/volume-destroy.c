@@ -182,6 +182,8 @@ cut_off (struct destroy *d)
   size_t i;
 
   WITH_LOCK (&d->vs->lock);
+  WITH_CONSISTENT (volumes, d->vs);
+
   if (check_clients_locked (d) == -1)
     return -1;
   for (i = 0; i < d->nr; ++i) {
@@ -201,6 +203,8 @@ take_back (struct destroy *d)
   size_t i;
 
   WITH_LOCK (&d->vs->lock);
+  WITH_CONSISTENT (volumes, d->vs);
+
   for (i = d->nr; i-- > 0;) {
     v = d->victims[i];
     assert (v->gone && v->nr_clients > 0 && !v->in_list);
@@ -305,6 +309,8 @@ destroy_done (void *arg)
 
   {
     WITH_LOCK (&d->vs->lock);
+    WITH_CONSISTENT (volumes, d->vs);
+
     for (i = 0; i < d->nr; ++i) {
       v = d->victims[i];
       assert (v->layer->nr_names > 0);
@@ -327,6 +333,8 @@ release (struct destroy *d)
   size_t i;
 
   WITH_LOCK (&d->vs->lock);
+  WITH_CONSISTENT (volumes, d->vs);
+
   for (i = d->nr; i-- > 0;) {
     assert (d->victims[i]->nr_clients > 0); /* cut_off's */
     d->victims[i]->nr_clients--;

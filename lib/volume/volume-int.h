@@ -1,11 +1,18 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Shared by volume.c (the list) and volume-admin.c (the commands). */
+/* Shared by volume.c (the list), volume-admin.c (the commands), volume-layers.c
+ * (the layers) and volumes-consistent.c (the invariants).
+ */
 
 #ifndef NBDEDUP_VOLUME_INT_H
 #define NBDEDUP_VOLUME_INT_H
 
+#include "base/invariant.h"
 #include "volume/volume.h"
+
+/* volumes-consistent.c: true whenever the lock is not held. */
+extern void volumes_assert_consistent_locked (struct volumes *vs);
+DEFINE_WITH_CONSISTENT (volumes)
 
 /* May a volume (or a domain) have this name? */
 extern bool volume_is_name (const char *s);

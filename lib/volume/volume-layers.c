@@ -13,6 +13,7 @@
 #include "core/txg.h"
 #include "volume/lost-leaves.h"
 #include "volume/merge.h"
+#include "volume/volume-int.h"
 #include "volume/volume-layers.h"
 #include "volume/volume.h"
 
@@ -240,6 +241,8 @@ let_die (struct volumes *vs)
   }
   quiesce_wait (&vs->pool->quiesce);
   WITH_LOCK (&vs->lock);
+  WITH_CONSISTENT (volumes, vs);
+
   while ((l = next_to_die_locked (vs)) != NULL)
     let_die_locked (l);
 }
@@ -253,6 +256,8 @@ layers_settle (struct volumes *vs)
   for (;;) {
     {
       WITH_LOCK (&vs->lock);
+      WITH_CONSISTENT (volumes, vs);
+
       l = next_merge_locked (vs);
     }
     if (l == NULL)
@@ -261,6 +266,8 @@ layers_settle (struct volumes *vs)
     map_set_unstable (vs->pool->map, l, true);
     {
       WITH_LOCK (&vs->lock);
+      WITH_CONSISTENT (volumes, vs);
+
       l->merge_state = MERGE_TRIM;
     }
     merger_wake (vs->pool->merger);
@@ -294,6 +301,8 @@ volumes_layer_gone (void *volumes, struct layer *layer)
 
   assert (layer->dying && layer->nr_names == 0);
   WITH_LOCK (&vs->lock);
+  WITH_CONSISTENT (volumes, vs);
+
   layer->dying = false;
   layers_gone_locked (vs, layer);
 }
@@ -340,6 +349,8 @@ take_gone (struct collected *cd)
   size_t i, kept = 0;
 
   WITH_LOCK (&vs->lock);
+  WITH_CONSISTENT (volumes, vs);
+
   cd->p = malloc (a->nr * sizeof *cd->p);
   if (cd->p == NULL)
     return -1;

@@ -349,9 +349,9 @@ make_snapshot (struct load *ld, const struct meta_snapshot *ms,
   s = list_reserve (&of->snapshots, 1) == -1 ? NULL
                                              : snapshot_new (of, ms, layer);
   if (s) {
-    layer->nr_names++;
     map_freeze (ld->vs->pool->map, layer);
     WITH_LOCK (&ld->vs->lock);
+    layer->nr_names++;
     list_insert (&of->snapshots, s);
   }
   return s;
@@ -473,6 +473,7 @@ freeze_parents (struct volumes *vs)
       map_freeze (vs->pool->map, vs->layers.p[i]);
   WITH_LOCK (&vs->lock);
   layers_relink_locked (vs);
+  volumes_assert_consistent_locked (vs);
 }
 
 /* A volume's head takes writes: it may have no child and no other name. */

@@ -554,6 +554,8 @@ nbdedup_volume_open (struct nbdedup_pool *pool, const char *name,
   h->is_admin = (flags & NBDEDUP_VOLUME_ADMIN) != 0;
   {
     WITH_LOCK (&pool->volumes->lock);
+    WITH_CONSISTENT (volumes, pool->volumes);
+
     v = find_any_locked (pool->volumes, name);
     if (v)
       attach_locked (v, flags, h);
@@ -586,6 +588,8 @@ nbdedup_volume_close (struct nbdedup_volume *h)
   writers_forget (h);
   {
     WITH_LOCK (&v->pool->volumes->lock);
+    WITH_CONSISTENT (volumes, v->pool->volumes);
+
     assert (v->nr_clients > 0);
     if (h->exclusive && !v->gone) /* else a rollback keeps others out */
       v->exclusive = false;
