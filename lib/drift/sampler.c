@@ -329,7 +329,7 @@ sampler_start (struct nbdedup_pool *pool, uint64_t interval_s)
   background_init (&s->thread, &s->lock);
   if (background_start (&s->thread, sampler_thread, s) == 0)
     return s;
-  sampler_stop (s);
+  sampler_free (s);
   return NULL;
 }
 
@@ -341,7 +341,7 @@ sampler_cancel (struct sampler *s)
 }
 
 void
-sampler_stop (struct sampler *s)
+sampler_free (struct sampler *s)
 {
   if (s == NULL)
     return;

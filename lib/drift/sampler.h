@@ -39,7 +39,7 @@ sampler_start (struct nbdedup_pool *pool, uint64_t interval_s);
  */
 extern void sampler_cancel (struct sampler *sampler);
 /* Stop the thread, and free. */
-extern void sampler_stop (struct sampler *sampler);
+extern void sampler_free (struct sampler *sampler);
 
 /* A snapshot of 'v' was made: if 'v' is a clone, sample its golden images.
  * Under pool->admin.

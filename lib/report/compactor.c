@@ -166,7 +166,7 @@ compactor_start (struct nbdedup_pool *pool)
   background_init (&s->thread, NULL);
   if (background_start (&s->thread, compactor_thread, s) == 0)
     return s;
-  compactor_stop (s);
+  compactor_free (s);
   return NULL;
 }
 
@@ -178,7 +178,7 @@ compactor_cancel (struct compactor *s)
 }
 
 void
-compactor_stop (struct compactor *s)
+compactor_free (struct compactor *s)
 {
   if (s == NULL)
     return;

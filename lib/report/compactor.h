@@ -31,6 +31,6 @@ extern struct compactor *compactor_start (struct nbdedup_pool *pool);
  * fold.  NULL is allowed.  A batch that is under way stays (moves_free).
  */
 extern void compactor_cancel (struct compactor *compactor);
-extern void compactor_stop (struct compactor *compactor);
+extern void compactor_free (struct compactor *compactor);
 
 #endif /* NBDEDUP_COMPACTOR_H */

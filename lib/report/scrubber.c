@@ -123,7 +123,7 @@ scrubber_start (struct nbdedup_pool *pool)
   background_init (&s->thread, NULL);
   if (background_start (&s->thread, scrubber_thread, s) == 0)
     return s;
-  scrubber_stop (s);
+  scrubber_free (s);
   return NULL;
 }
 
@@ -142,7 +142,7 @@ scrubber_cancel (struct scrubber *s)
 }
 
 void
-scrubber_stop (struct scrubber *s)
+scrubber_free (struct scrubber *s)
 {
   if (s == NULL)
     return;

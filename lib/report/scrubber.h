@@ -29,6 +29,6 @@ extern void scrubber_wake (struct scrubber *scrubber);
 /* End a running scrub soon, and begin no other. */
 extern void scrubber_cancel (struct scrubber *scrubber);
 /* Stop the thread, and free. */
-extern void scrubber_stop (struct scrubber *scrubber);
+extern void scrubber_free (struct scrubber *scrubber);
 
 #endif /* NBDEDUP_SCRUBBER_H */

@@ -607,7 +607,7 @@ listen_in_dir (struct control *control, const char *path)
 }
 
 static void
-control_free (struct control *control)
+close_and_free (struct control *control)
 {
   if (control->bound)
     unlinkat (control->dirfd, CONTROL_SOCKET, 0);
@@ -661,18 +661,18 @@ control_start (struct nbdedup_pool *pool, const char *path)
     return control;
 
   err = errno;
-  control_free (control);
+  close_and_free (control);
   errno = err;
   return NULL;
 }
 
 void
-control_stop (struct control *control)
+control_free (struct control *control)
 {
   if (control == NULL)
     return;
   atomic_store (&control->stopping, true);
   wake (control);
   pthread_join (control->thread, NULL);
-  control_free (control);
+  close_and_free (control);
 }

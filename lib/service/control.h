@@ -17,9 +17,9 @@ struct control;
 extern struct control *
 control_start (struct nbdedup_pool *pool, const char *path);
 
-/* Stop: refuse new requests, end the connections, close the volumes that they
- * had open, wait for the threads, remove the socket.
+/* Refuse new requests, end the connections, close the volumes that they had
+ * open, wait for the threads, remove the socket, and free.
  */
-extern void control_stop (struct control *control);
+extern void control_free (struct control *control);
 
 #endif /* NBDEDUP_CONTROL_H */

@@ -744,11 +744,11 @@ nbdedup_pool_close (struct nbdedup_pool *pool)
   copier_cancel (pool->copier);
   compactor_cancel (pool->compactor);
   warmer_cancel (pool->warmer);
-  control_stop (pool->control);
-  sampler_stop (pool->sampler);
-  scrubber_stop (pool->scrubber);
+  control_free (pool->control);
+  sampler_free (pool->sampler);
+  scrubber_free (pool->scrubber);
   copier_stop (pool->copier);
-  compactor_stop (pool->compactor);
+  compactor_free (pool->compactor);
   warmer_stop (pool->warmer);
   merger_stop (pool->merger);
   background_stop (&pool->commit);
