@@ -24,6 +24,15 @@ clock_ms (void)
   return clock_ns () / 1000000;
 }
 
+/* The time of day, in seconds since 1970.  Setting the system's clock changes
+ * it.
+ */
+static inline uint64_t
+clock_wall_s (void)
+{
+  return (uint64_t) time (NULL);
+}
+
 /* 'ms' from now, for pthread_cond_timedwait with CLOCK_MONOTONIC. */
 static inline struct timespec
 clock_in_ms (uint64_t ms)
@@ -36,15 +45,22 @@ clock_in_ms (uint64_t ms)
   };
 }
 
+/* A signal ends it early. */
 static inline void
-clock_sleep_ms (uint64_t ms)
+clock_sleep_ns (uint64_t ns)
 {
   const struct timespec ts = {
-    .tv_sec = (time_t) (ms / 1000),
-    .tv_nsec = (long) (ms % 1000 * 1000000),
+    .tv_sec = (time_t) (ns / 1000000000),
+    .tv_nsec = (long) (ns % 1000000000),
   };
 
   nanosleep (&ts, NULL);
+}
+
+static inline void
+clock_sleep_ms (uint64_t ms)
+{
+  clock_sleep_ns (ms * 1000000);
 }
 
 #endif /* NBDEDUP_CLOCK_H */

@@ -10,10 +10,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "base/event.h"
 #include "base/journald.h"
 #include "base/log.h"
@@ -154,8 +154,8 @@ event_new (const char *name, const char *fmt, ...)
   va_list ap;
 
   assert (message_id (name) != NULL);
-  event = json_pack ("{s:I, s:s}", "time", (json_int_t) time (NULL), "event",
-                     name);
+  event = json_pack ("{s:I, s:s}", "time", (json_int_t) clock_wall_s (),
+                     "event", name);
   if (event == NULL)
     return NULL;
   if (fmt) {

@@ -20,7 +20,11 @@
 
 #include <sched.h>
 #include <stdatomic.h>
-#include <time.h>
+
+#include "base/clock.h"
+
+/* Between two looks at the counter. */
+#define QUIESCE_PAUSE_NS 100000
 
 struct quiesce {
   atomic_uint generation;
@@ -51,10 +55,9 @@ static inline void
 quiesce_wait (struct quiesce *q)
 {
   unsigned g = atomic_fetch_add (&q->generation, 1);
-  const struct timespec pause = { .tv_nsec = 100000 };
 
   while (atomic_load (&q->inside[g & 1]) != 0)
-    nanosleep (&pause, NULL);
+    clock_sleep_ns (QUIESCE_PAUSE_NS);
 }
 
 #endif /* NBDEDUP_QUIESCE_H */

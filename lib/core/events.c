@@ -9,7 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/queue.h>
-#include <time.h>
 
 #include "base/background.h"
 #include "base/cleanup.h"
@@ -320,7 +319,7 @@ wait_for_fold (struct events *e, char *text)
     drop_oldest_locked (e);
   e->waiting[e->nr_waiting++] = (struct kept_event) {
     .text = text,
-    .time = (uint64_t) time (NULL),
+    .time = clock_wall_s (),
   };
   e->thread.woken = true;
   pthread_cond_signal (&e->thread.wake);

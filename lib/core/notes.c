@@ -5,7 +5,6 @@
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include <jansson.h>
 
@@ -193,7 +192,7 @@ add_fold_time (struct times *t, const struct fold_time *m)
 static void
 note_time (struct notes *n, const struct meta_state *state)
 {
-  const struct fold_time now = { state->fold, (uint64_t) time (NULL) };
+  const struct fold_time now = { state->fold, clock_wall_s () };
 
   n->next.nr = 0;
   if (n->times.nr > 0 && !n->has_records)
@@ -205,7 +204,7 @@ note_time (struct notes *n, const struct meta_state *state)
 int
 notes_fold_of_age (struct notes *n, uint64_t age_s, uint64_t *fold)
 {
-  const uint64_t now = (uint64_t) time (NULL);
+  const uint64_t now = clock_wall_s ();
   size_t i;
 
   WITH_LOCK (&n->lock);

@@ -9,7 +9,6 @@
 #include <assert.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/backoff.h"
 #include "base/cleanup.h"
@@ -82,7 +81,7 @@ put_events (void *arg, struct meta_conn *c, struct meta_state *state)
     return -1;
   TAILQ_FOREACH (q, t->taken, link)
     if (q->result == 0 && q->event && q->event->text &&
-        meta_event_put (c, (uint64_t) time (NULL), q->event->text) == -1)
+        meta_event_put (c, clock_wall_s (), q->event->text) == -1)
       return -1;
   return 0;
 }

@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/queue.h>
-#include <unistd.h>
 
 #include "base/cleanup.h"
 #include "base/clock.h"
@@ -309,7 +308,7 @@ pace (struct txg *t, size_t bytes)
   if (us == 0 || !t->folding || t->stop)
     return;
   if (us < 1000) {
-    usleep ((useconds_t) us);
+    clock_sleep_ns (us * 1000);
     return;
   }
   WITH_LOCK (&t->lock);

@@ -69,7 +69,7 @@ extern void drift_blocks_free (struct drift_blocks *blocks);
  * caller must free that also after a failure.
  */
 extern json_t *drift_measure (struct view *v, const struct view_name *golden,
-                              uint64_t memory_bytes, time_t now,
+                              uint64_t memory_bytes, uint64_t now,
                               struct drift_progress *progress,
                               struct drift_blocks *blocks);
 

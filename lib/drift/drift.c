@@ -6,7 +6,6 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/cleanup.h"
 #include "base/clock.h"
@@ -458,7 +457,7 @@ fleet_json (const struct comparison *f)
 }
 
 static json_t *
-comparison_json (const struct comparison *f, time_t now)
+comparison_json (const struct comparison *f, uint64_t now)
 {
   json_t *clones = json_array (), *document;
   uint32_t i;
@@ -506,7 +505,7 @@ drift_blocks_free (struct drift_blocks *blocks)
  */
 json_t *
 drift_measure (struct view *v, const struct view_name *golden,
-               uint64_t memory_bytes, time_t now,
+               uint64_t memory_bytes, uint64_t now,
                struct drift_progress *progress, struct drift_blocks *blocks)
 {
   struct comparison f = { .v = v, .progress = progress };
@@ -544,7 +543,7 @@ add_id (json_t *ids, const struct view_name *golden)
 }
 
 static json_t *
-run_all (struct view *v, uint64_t memory_bytes, time_t now, json_t *ids,
+run_all (struct view *v, uint64_t memory_bytes, uint64_t now, json_t *ids,
          struct drift_progress *progress)
 {
   CLEANUP_JSON json_t *documents = json_array ();
@@ -567,7 +566,7 @@ run_all (struct view *v, uint64_t memory_bytes, time_t now, json_t *ids,
 
 static json_t *
 run_one (struct view *v, const struct drift_golden *which,
-         uint64_t memory_bytes, time_t now, json_t *ids,
+         uint64_t memory_bytes, uint64_t now, json_t *ids,
          struct drift_progress *progress)
 {
   struct view_name *golden = which->id ? golden_find_id (v, which->id)
@@ -608,12 +607,12 @@ drift_run (struct nbdedup_pool *pool, struct drift_golden which,
   json_t *result;
   struct view v;
   struct drift_progress p = { .fn = progress, .opaque = opaque };
-  time_t now;
+  uint64_t now;
 
   if (drift_memory (pool, &memory_bytes) == -1 ||
       drift_begin (pool, &v, &p) == -1)
     return NULL;
-  now = time (NULL);
+  now = clock_wall_s ();
   reclaim_begin (&v);
   result = which.name == NULL && which.id == 0
     ? run_all (&v, memory_bytes, now, ids, &p)

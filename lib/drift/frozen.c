@@ -7,9 +7,9 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/array.h"
+#include "base/clock.h"
 #include "base/error.h"
 #include "core/engine.h"
 #include "core/txg.h"
@@ -38,7 +38,7 @@ struct frozen {
   struct nbdedup_pool *pool; /* not owned */
   uint64_t ticket;           /* of space_keep_begin */
   uint64_t memory_bytes;
-  time_t now;
+  uint64_t now;
   struct view view;
   struct drift_progress progress;
   struct view_name **goldens; /* owned */
@@ -98,7 +98,7 @@ frozen_open (struct nbdedup_pool *pool, const char *name, uint64_t memory_bytes,
     free (f);
     return NULL;
   }
-  f->now = time (NULL);
+  f->now = clock_wall_s ();
   f->progress = (struct drift_progress) { .fn = progress, .opaque = opaque };
   drift_watch (&f->view, &f->progress);
   reclaim_begin (&f->view);

@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/array.h"
 #include "base/background.h"
@@ -130,7 +129,7 @@ find_golden (struct sampler *s, uint64_t id)
 static uint64_t
 first_due_ms (struct sampler *s, uint64_t id)
 {
-  uint64_t last_s, wall_s = (uint64_t) time (NULL), age_ms;
+  uint64_t last_s, wall_s = clock_wall_s (), age_ms;
 
   /* If the history cannot be read, recording will report it. */
   if (history_last (s->pool, id, &last_s) != 1)

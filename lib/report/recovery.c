@@ -5,7 +5,6 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
 #include "base/cleanup.h"
 #include "base/clock.h"
@@ -76,7 +75,7 @@ make_document (struct recovery *rec)
 
   return json_pack ("{s:I, s:f, s:I, s:I, s:I, s:b, s:I, s:o, s:I, s:I, "
                     "s:o}",
-                    "time", (json_int_t) time (NULL), "seconds",
+                    "time", (json_int_t) clock_wall_s (), "seconds",
                     seconds_of (rec), "batches", (json_int_t) r->batches,
                     "records", (json_int_t) r->records, "blocks",
                     (json_int_t) r->blocks, "cut_short", (int) r->cut_short,

@@ -20,7 +20,6 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/array.h"
 #include "base/cleanup.h"
@@ -633,7 +632,7 @@ scrub_all (struct scrub *s)
 {
   struct meta_state state;
 
-  s->f.begun = (uint64_t) time (NULL);
+  s->f.begun = clock_wall_s ();
   if (pool_sync (s->pool) == -1 ||
       (!s->args->restart && !scrub_is_readonly (s) &&
        scrub_state_load (s) == -1))
@@ -646,7 +645,7 @@ scrub_all (struct scrub *s)
       each_row (s, s->next_group, scrub_row, row_scrubbed) == -1 ||
       repair_records (s) == -1)
     return -1;
-  s->f.time = (uint64_t) time (NULL);
+  s->f.time = clock_wall_s ();
   return 0;
 }
 

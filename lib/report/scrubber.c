@@ -3,7 +3,6 @@
 #include <config.h>
 
 #include <stdlib.h>
-#include <time.h>
 
 #include "base/background.h"
 #include "base/cleanup.h"
@@ -43,7 +42,7 @@ static uint64_t
 due_ms (struct scrubber *s, uint64_t interval_s)
 {
   CLEANUP_JSON json_t *last = status_report (s->pool, SCRUB_REPORT);
-  uint64_t now_s = (uint64_t) time (NULL), now_ms = clock_ms (), age_s, due;
+  uint64_t now_s = clock_wall_s (), now_ms = clock_ms (), age_s, due;
   json_int_t time_s = json_integer_value (json_object_get (last, "time"));
 
   due = s->started_ms + least (interval_s * 100, START_MS);

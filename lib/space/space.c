@@ -14,9 +14,9 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <sys/queue.h>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "space/space-int.h"
@@ -378,8 +378,6 @@ release_in_segment (struct space *space, const struct space_freed *freed,
 void
 space_release (struct space *space, const struct space_freed *freed, size_t nr)
 {
-  /* A mutex is not fair: a waiting thread gets it only if this one pauses. */
-  const struct timespec away = { .tv_nsec = 1 };
   size_t i, j, since = 0;
 
   for (i = 0; i < nr; i = j) {
@@ -389,8 +387,9 @@ space_release (struct space *space, const struct space_freed *freed, size_t nr)
       ;
     release_in_segment (space, freed + i, j - i);
     since += j - i + SEGMENT_AS_RECORDS;
+    /* A mutex is not fair: a waiting thread gets it only if this one pauses. */
     if (j < nr && since >= RELEASE_AT_ONCE) {
-      nanosleep (&away, NULL);
+      clock_sleep_ns (1);
       since = 0;
     }
   }
