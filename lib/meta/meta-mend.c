@@ -25,6 +25,7 @@
 
 #include <config.h>
 
+#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -199,6 +200,11 @@ note_lost (struct mend *md, uint32_t number, unsigned depth,
 
   if (l == NULL)
     return NULL;
+  /* The walk is in the order of the keys. */
+  if (l > md->lost)
+    assert (
+      low != NULL &&
+      (!l[-1].range.has_low || leaf_key_compare (&l[-1].range.low, low) <= 0));
   *l = (struct lost) {
     .number = number,
     .depth = depth,
@@ -390,6 +396,7 @@ find_leaked (struct mend *md, uint32_t free_list)
 static unsigned
 height_of (const struct mend *md, const struct lost *l)
 {
+  assert (l->depth <= md->bottom);
   return md->bottom - l->depth;
 }
 
@@ -442,9 +449,13 @@ find (struct mend *md)
    * bottom.  What was below them leaks if another tree cannot be read.
    */
   unknown = md->bottom == 0;
-  for (i = 0; unknown && i < md->nr_lost; ++i)
-    if (md->lost[i].depth > md->bottom)
+  for (i = 0; i < md->nr_lost; ++i)
+    if (md->lost[i].depth > md->bottom) {
+      if (!unknown)
+        return nbdedup_fail (EIO, "pool.db: table %s has pages at two depths",
+                             md->table->name);
       md->bottom = md->lost[i].depth;
+    }
   for (i = 0; i < md->nr_lost; ++i)
     md->with_orphans |= pages_of (md, &md->lost[i]) > 0;
   return md->nr_lost == 0          ? 0
@@ -475,8 +486,10 @@ image_of (const struct mend *md, uint32_t number)
 {
   size_t i = 0;
 
-  while (md->graft.p[i].number != number)
+  while (md->graft.p[i].number != number) {
     i++;
+    assert (i < md->graft.nr);
+  }
   return md->graft.p[i].image;
 }
 
@@ -501,6 +514,7 @@ add_row (struct mend *md, const struct lost *l, struct leaf_key *last)
 static uint32_t
 take_orphan (struct mend *md)
 {
+  assert (md->nr_orphans > 0); /* make_graft has counted them */
   return md->orphans[--md->nr_orphans];
 }
 
@@ -511,6 +525,7 @@ graft_data (struct mend *md, uint32_t nr, uint32_t *first)
   uint8_t *image;
 
   *first = 0;
+  assert (nr <= md->nr_orphans);
   for (; nr > 0; --nr) {
     image = add_image (md, md->orphans[md->nr_orphans - 1]);
     if (image == NULL)
@@ -635,7 +650,10 @@ make_graft (struct mend *md)
       else if (graft_row (md, &md->lost[i], &last, 0, page) == -1)
         return -1;
   }
+  assert (md->nr_orphans == md->nr_spare);
   qsort (md->graft.p, md->graft.nr, sizeof *md->graft.p, compare_pages);
+  for (i = 1; i < md->graft.nr; ++i) /* cksum-graft.c searches them */
+    assert (md->graft.p[i - 1].number < md->graft.p[i].number);
   return 0;
 }
 
