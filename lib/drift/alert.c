@@ -6,6 +6,7 @@
 
 #include <config.h>
 
+#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -114,6 +115,7 @@ describe (const json_t *alert, const struct alert_place *place, char *buf,
   const double limit = json_number_value (json_object_get (alert, "threshold"));
   char a[32], b[32];
 
+  assert (kind != NULL); /* read_report leaves out what is no alert */
   if (strcmp (kind, "ratio") == 0)
     snprintf (buf, len,
               "%s: the dedup ratio %.2f is below " ALERT_RATIO " (%g)",
@@ -392,6 +394,7 @@ int
 alert_update_add (struct alert_update *u, uint64_t golden,
                   const json_t *document)
 {
+  assert_held (&u->pool->alerts);
   if (json_array_append_new (u->goldens, json_integer ((json_int_t) golden)) ==
       -1)
     return nbdedup_fail (ENOMEM, "no memory for alerts");
@@ -451,6 +454,7 @@ alert_update_bytes (const struct alert_update *u)
   CLEANUP_FREE char *text = NULL;
   struct meta_conn *c = meta_reader_get (u->pool->meta);
 
+  assert_held (&u->pool->alerts);
   stored = read_report (c);
   meta_reader_put (u->pool->meta, c);
   text = json_dumps (stored, JSON_COMPACT);
@@ -571,6 +575,7 @@ alert_update_log (const struct alert_update *u)
   json_t *alert;
   size_t nr, i;
 
+  assert_held (&u->pool->alerts);
   if (clone_sets_get (u->pool->volumes, &sets, &nr) == -1)
     return;
   json_array_foreach (u->raised, i, alert)

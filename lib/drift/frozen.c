@@ -147,6 +147,7 @@ frozen_next (struct frozen *f, nbdedup_progress_fn *progress, void *opaque)
   f->advise = NULL;
   drift_blocks_free (&f->blocks);
   f->reading = NULL;
+  assert (f->next <= f->nr_goldens);
   if (f->next == f->nr_goldens)
     return json_object ();
   f->progress.fn = progress;
@@ -230,6 +231,7 @@ begin_name (struct frozen *f, const struct view_name *name)
     if (l->overlap < limit)
       limit = l->overlap;
   }
+  assert (f->nr_stack == nr && nr > 0);
   f->reading = name;
   return 0;
 }
@@ -282,7 +284,7 @@ resolve (struct frozen *f, uint64_t leaf_nr, struct leaf *out)
 
     for (j = i + 1; j < f->nr_stack && f->stack[j].branch == f->stack[i].branch;
          ++j)
-      ;
+      assert (f->stack[j].limit <= f->stack[j - 1].limit);
     r.end = f->stack + j;
     if (meta_leaf_resolve (f->view.c, f->stack[i].branch, leaf_nr,
                            f->stack[j - 1].seq, f->stack[i].seq, take_row,
@@ -338,6 +340,7 @@ read_in_block (struct frozen *f, uint64_t block, uint32_t block_size,
   const struct leaf *leaf = get_leaf (f, block / LEAF_BLOCKS);
   const unsigned i = block % LEAF_BLOCKS;
 
+  assert (offset <= block_size && len <= block_size - offset);
   if (leaf == NULL)
     return -1;
   switch (leaf->state[i]) {

@@ -2,6 +2,7 @@
 
 #include <config.h>
 
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 
@@ -128,6 +129,7 @@ compact (struct compactor *s, uint64_t bytes)
   }
   bytes = s->retry_ms;
   s->retry_ms = bytes * 2 < RETRY_MAX_MS ? bytes * 2 : RETRY_MAX_MS;
+  assert (s->retry_ms >= bytes);
   return bytes;
 }
 

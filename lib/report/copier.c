@@ -2,6 +2,7 @@
 
 #include <config.h>
 
+#include <assert.h>
 #include <errno.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -11,6 +12,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/invariant.h"
 #include "base/log.h"
 #include "base/priority.h"
 #include "core/ddt.h"
@@ -55,6 +57,14 @@ struct copier {
   bool busy; /* with a record, or with a scan */
 };
 
+static void
+copier_assert_consistent_locked (struct copier *s)
+{
+  assert_held (&s->lock);
+  assert (s->first < QUEUE_MAX && s->nr <= QUEUE_MAX);
+}
+DEFINE_WITH_CONSISTENT (copier)
+
 /*----------------------------------------------------------------------
  * One record
  */
@@ -90,6 +100,7 @@ look_at (struct nbdedup_pool *pool, struct meta_conn *c, struct verifier *v,
     return 0;
   if (meta_copies_get (c, addr, copies, &nr) == -1)
     return -1;
+  assert (nr <= COPIES_BESIDE && wanted <= COPIES_BESIDE);
   if (nr > wanted) /* left by an earlier session */
     copies_look (&pool->copies);
   /* The scrub reports damaged records. */
@@ -124,6 +135,7 @@ write_copy (struct nbdedup_pool *pool, struct source *src,
                    (size_t) nr_sectors * pool->sector_bytes) == 0 &&
       ddt_insert_copy (pool->ddt, &copy, place.chunk_addr,
                        src->record.ptr.addr) == 0) {
+    assert (src->nr_segments < COPIES_MAX);
     src->segments[src->nr_segments++] = segment_of (pool, place.addr);
     return 0;
   }
@@ -196,6 +208,8 @@ copier_note (struct copier *s, const uint64_t *addrs, size_t nr)
   if (s == NULL)
     return;
   WITH_LOCK (&s->lock);
+  WITH_CONSISTENT (copier, s);
+
   for (i = 0; i < nr && s->nr < QUEUE_MAX; ++i)
     s->queue[(s->first + s->nr++) % QUEUE_MAX] = addrs[i];
   s->look |= i < nr;
@@ -241,6 +255,7 @@ scan_some (struct copier *s)
   uint64_t first = s->next_group;
   int r;
 
+  assert (s->scanning && s->at == s->nr_found);
   s->nr_found = s->at = 0;
   r = meta_record_scan (c, first, note_group, s);
   meta_reader_put (s->pool->meta, c);
@@ -259,6 +274,8 @@ take (struct copier *s, uint64_t *addr)
   }
   {
     WITH_LOCK (&s->lock);
+    WITH_CONSISTENT (copier, s);
+
     if (s->look && !s->scanning) {
       s->look = false;
       s->scanning = s->pool->copies.nr > 1;

@@ -2,6 +2,7 @@
 
 #include <config.h>
 
+#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -171,6 +172,8 @@ note (struct map_mend *md, struct layer *layer, uint64_t leaf)
 {
   struct lost_range *p = md->nr_lost > 0 ? &md->lost[md->nr_lost - 1] : NULL;
 
+  /* The lost ranges are ascending, and so are the leaves in each. */
+  assert (p == NULL || p->layer != layer || p->leaf + p->count <= leaf);
   if (p && p->layer == layer && p->leaf + p->count == leaf) {
     p->count++;
     return 0;
@@ -187,6 +190,7 @@ lose_leaf (struct map_mend *md, struct meta_conn *c, const struct candidate *cd,
   struct leaf leaf;
   unsigned i;
 
+  assert (leaf_nr * LEAF_BLOCKS < cd->end);
   for (i = 0; i < LEAF_BLOCKS; ++i) {
     leaf.state[i] = leaf_nr * LEAF_BLOCKS + i < cd->end ? MAP_LOST
                                                         : MAP_INHERIT;
@@ -208,6 +212,7 @@ lose (void *opaque, struct meta_conn *c, const struct meta_lost_range *range)
 
   for (i = 0; i < md->nr; ++i) {
     cd = &md->list[i];
+    assert (i == 0 || compare_candidates (cd - 1, cd) <= 0);
     if ((range->has_low && cd->layer->branch < range->low.branch) ||
         (range->has_high && cd->layer->branch > range->high.branch) ||
         cd->end == 0 || is_complete (md, cd))
@@ -285,6 +290,7 @@ static void
 add_place (struct describe *d, const struct name *n, uint64_t block,
            uint64_t count)
 {
+  assert (block <= n->end && count <= n->end - block);
   if (count > 0)
     json_array_append_new (d->places,
                            json_pack ("{s:s, s:I, s:I}", "name", n->name,
@@ -316,6 +322,7 @@ describe_name (struct describe *d, const struct name *n,
   size_t i;
 
   for (i = 0; i < nr; ++i) {
+    assert (i == 0 || p[i - 1].leaf <= p[i].leaf);
     if (p[i].leaf > next)
       next = p[i].leaf;
     for (; next < p[i].leaf + p[i].count; ++next) {

@@ -2,6 +2,7 @@
 
 #include <config.h>
 
+#include <assert.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -80,6 +81,7 @@ read_numbers (void *opaque, uint64_t offset, const uint8_t *buf, size_t len)
   struct list *l = opaque;
   size_t i;
 
+  assert (offset % 8 == 0 && len % 8 == 0); /* warm_file_open has checked */
   for (i = 0; i < len; i += 8)
     l->p[(offset + i) / 8] = get_le64 (buf + i);
   return true;
@@ -132,6 +134,7 @@ add_rest (struct list *l, const struct list *rest, size_t max)
 {
   size_t nr = rest->nr - rest->at;
 
+  assert (rest->at <= rest->nr && l->nr <= max);
   if (nr > max - l->nr)
     nr = max - l->nr;
   if (nr > 0)
@@ -153,6 +156,7 @@ list_caches (struct nbdedup_pool *pool, size_t max_records, size_t max_leaves,
     return -1;
   l->records.nr = record_cache_list (pool->records, l->records.p, max_records);
   nr = map_list_cached (pool->map, leaves, max_leaves);
+  assert (l->records.nr <= max_records && nr <= max_leaves);
   for (i = 0; i < nr; ++i) {
     l->leaves.p[2 * i] = leaves[i].layer << 1 | leaves[i].resolved;
     l->leaves.p[2 * i + 1] = leaves[i].leaf;
@@ -255,6 +259,7 @@ load_list (struct warmer *w, struct list *l, size_t size,
   uint64_t begun;
   size_t end;
 
+  assert (l->nr % size == 0 && l->at == 0);
   while (l->at < l->nr && !w->thread.stop) {
     begun = clock_ms ();
     end = l->nr - l->at < BATCH * size ? l->nr : l->at + BATCH * size;

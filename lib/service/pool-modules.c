@@ -6,6 +6,7 @@
 
 #include <config.h>
 
+#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <sys/statvfs.h>
@@ -186,6 +187,7 @@ pool_make_modules (struct nbdedup_pool *pool, const struct meta_state *state)
   struct space_ops ops = { load_segment, pool };
   struct txg_parts parts;
 
+  assert (pool->meta != NULL && pool->store != NULL && pool->txg == NULL);
   pool->volumes = volumes_new (pool);
   pool->space = space_new (pool->store, &ops, budget / SHARE_SPACE);
   pool->moves = pool->space ? moves_new (pool->space, state->sector_bytes)
@@ -246,6 +248,7 @@ load_index_runs (struct nbdedup_pool *pool)
 int
 pool_load (struct nbdedup_pool *pool)
 {
+  assert (pool->txg != NULL);
   load_index_runs (pool);
   notes_load (pool->notes, meta_writer (pool->meta));
   if (meta_segment_scan (meta_writer (pool->meta), add_segment, pool) == -1)

@@ -197,6 +197,7 @@ static int
 begin_journal (struct nbdedup_pool *pool, const char *path,
                const struct store_header *header, struct meta_state *state)
 {
+  assert (pool->journal == NULL && pool->store != NULL);
   if (pool_check_epoch (pool->path, "records", header->epoch, state) == -1 ||
       journal_replace (path, state->uuid, state->epoch) == -1)
     return -1;
@@ -231,6 +232,7 @@ open_files (struct nbdedup_pool *pool, unsigned flags, struct meta_state *state)
   struct meta_session session;
   uint64_t epoch;
 
+  assert (pool->lock_fd != -1); /* no other process has the files open */
   if (db == NULL || records == NULL || journal == NULL)
     return -1;
   /* Ask only a journal that will be used. */
@@ -300,6 +302,8 @@ advance_epoch (struct nbdedup_pool *pool)
   struct epoch open = { pool, true, 1 }, opened = { pool, false, 0 };
   struct meta_state state;
 
+  /* Replay has read the journal of the epoch before; no client has written. */
+  assert (pool->journal != NULL && !pool->commit.runs);
   /* If a session died in this function, finish its epoch and do not begin
    * another: the files would be two behind if this session died, too.  The
    * dead session has appended nothing.
@@ -341,6 +345,7 @@ commit_thread (void *arg)
 static int
 start_threads (struct nbdedup_pool *pool)
 {
+  assert (!pool->commit.runs);
   if (txg_start (pool->txg) == -1 ||
       writeback_start (pool->writeback, pool->settings.nr_workers) == -1)
     return -1;
@@ -422,6 +427,7 @@ take_lock (struct nbdedup_pool *pool, bool server)
   struct lockfile_holder holder;
   unsigned tries;
 
+  assert (pool->lock_fd == -1 && pool->meta == NULL);
   for (tries = 0;; ++tries) {
     pool->lock_fd = lockfile_take (pool->path, server, pool->who, &holder);
     if (pool->lock_fd != -1)
@@ -437,6 +443,7 @@ take_lock (struct nbdedup_pool *pool, bool server)
 static int
 replay (struct nbdedup_pool *pool)
 {
+  assert (pool->merger == NULL && !pool->commit.runs);
   if (recovery_run (pool) == -1)
     return -1;
   /* Not earlier, since the journal may refer to a nameless layer.  This undoes
@@ -548,6 +555,7 @@ start_server (struct nbdedup_pool *pool)
   pool->warmer = warmer_start (pool);
   if (pool->settings.read_only != NBDEDUP_READ_ONLY_OFF)
     return 0;
+  assert (pool->merger != NULL && pool->control == NULL);
   pool->watch->on = true;
   if (interval_s > 0) {
     pool->sampler = sampler_start (pool, interval_s);

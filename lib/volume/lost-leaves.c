@@ -2,6 +2,7 @@
 
 #include <config.h>
 
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 
@@ -34,6 +35,7 @@ int
 lost_leaves_note (struct lost_leaves *lost, struct layer *layer, uint64_t leaf,
                   uint64_t count, uint64_t blocks)
 {
+  assert (layer != NULL && count > 0);
   WITH_LOCK (&lost->lock);
   lost->blocks += blocks;
   return array_push (&lost->p, &lost->nr,

@@ -14,6 +14,7 @@
 
 #include <config.h>
 
+#include <assert.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -175,6 +176,7 @@ check_orphans (struct load *ld)
   struct layer *l;
   size_t i;
 
+  assert (!ld->salvage); /* then the mark stays */
   if (ld->nr_orphans == 0)
     return 0;
   WITH_LOCK (&vs->lock);
@@ -194,7 +196,7 @@ check_orphans (struct load *ld)
 static void
 spread_loss (struct volumes *vs)
 {
-  struct layer *l;
+  struct layer *l, *parent;
   size_t i;
 
   WITH_LOCK (&vs->lock);
@@ -205,7 +207,9 @@ spread_loss (struct volumes *vs)
     l = vs->layers.p[i];
     if (!l->lost || l->parent == NULL)
       continue;
-    ((struct layer *) l->parent)->nr_children--;
+    parent = l->parent;
+    assert (parent->nr_children > 0);
+    parent->nr_children--;
     l->parent = NULL;
   }
 }
@@ -222,6 +226,7 @@ add_lost_layer (struct volumes *vs, uint64_t id, uint32_t block_size)
   };
   struct layer *l;
 
+  assert (volumes_find_layer (vs, id) == NULL);
   if (layers_reserve (vs, 1) == -1 || (l = layer_new (&ml)) == NULL)
     return NULL;
   l->lost = true;
@@ -316,6 +321,7 @@ add_lost_volume (struct load *ld, uint64_t id)
     .allow = "",
   };
 
+  assert (ld->salvage && find_by_id (ld->vs, id) == NULL);
   snprintf (mv.name, sizeof mv.name, "lost-%" PRIu64, id);
   if (damaged (ld,
                "volume %" PRIu64 " is lost; its snapshots are listed as "
@@ -436,6 +442,7 @@ set_origins (struct load *ld)
   if (ld->nr_snapshots > 0)
     qsort (ld->snapshots, ld->nr_snapshots, sizeof *ld->snapshots, compare_ids);
   for (i = 0; i < ld->nr_links; ++i) {
+    assert (ld->links[i].v->origin == NULL);
     key.id = ld->links[i].origin;
     found = ld->nr_snapshots == 0
       ? NULL
@@ -532,6 +539,7 @@ volumes_load (struct volumes *vs, struct meta_conn *c)
   struct load ld = { .vs = vs, .c = c };
   int r;
 
+  assert (vs->layers.nr == 0 && vs->list.nr == 0);
   r = meta_layer_scan (c, load_layer, &ld);
   if (r == 0)
     r = meta_layer_scan (c, link_layer, &ld);
@@ -548,6 +556,7 @@ volumes_salvage (struct volumes *vs, struct meta_conn *c)
   struct load ld = { .vs = vs, .c = c, .salvage = true };
   int r;
 
+  assert (vs->layers.nr == 0 && vs->list.nr == 0);
   r = meta_layer_salvage (c, load_layer, &ld);
   if (r == 1)
     r = damaged (&ld, "a page of layers is damaged: some are missing");
