@@ -532,8 +532,10 @@ int
 cksum_write_first_locked (struct cksum_file *f, const uint8_t *buf, int len,
                           sqlite3_int64 offset)
 {
-  int rc = mirror_write_first_locked (f, buf, len, offset);
+  int rc;
 
+  assert_mirrored_locked (cksum_get_mirror (f->shared), f);
+  rc = mirror_write_first_locked (f, buf, len, offset);
   if (f->role == ROLE_MAIN)
     cksum_set_page (f->shared, (uint64_t) (offset / len),
                     rc != SQLITE_OK ? FRAME_UNKNOWN

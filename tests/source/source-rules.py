@@ -68,7 +68,8 @@ INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+(?:"([^"]+)"|<([^>]+)>)',
 # Its name begins a line, and its braces are alone on theirs.
 FUNCTION = re.compile(r"^(\w+) \([^;{}]*\)\s*^\{\n(.*?)^\}", re.M | re.S)
 ASSERT_LOCK = re.compile(r"\bassert_held \([^;]*(?:->|\.)lock\)")
-KNOWS_LOCK = re.compile(r"\bassert_held \(|_assert_consistent_locked \(|"
+KNOWS_LOCK = re.compile(r"\bassert_held \(|\block_is_held \(|"
+                        r"\b(\w+_)?assert_\w+_locked \(|"
                         r"\bWITH_CONSISTENT \(")
 # How a .bats or .bash file of tests/ uses files of a room.
 LOAD = re.compile(r"^load \.\./(\w+)/([\w-]+)$", re.M)
