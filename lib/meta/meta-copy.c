@@ -12,7 +12,6 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "base/background.h"
@@ -110,7 +109,7 @@ note_loss_locked (struct meta_copy *c, const char *why)
 {
   assert_held (&c->lock);
   snprintf (c->why, sizeof c->why, "%s", why);
-  c->since = (uint64_t) time (NULL);
+  c->since = clock_wall_s ();
   c->untold = true;
 }
 
@@ -251,7 +250,7 @@ begin (struct meta_copy *c, uint64_t *first)
     *first = resume + 1;
     if (resume > 0)
       return 0; /* 'attach' has started it */
-    c->since = (uint64_t) time (NULL);
+    c->since = clock_wall_s ();
     if (put_mark_locked (c, false, 0) == -1)
       return -1;
     path = meta_pair_copy_path (c->db, &c->mark);
@@ -312,7 +311,7 @@ finish (struct meta_copy *c)
     return -1;
   if (!cksum_mirror_trust (c->mirror))
     return -1;
-  c->since = (uint64_t) time (NULL);
+  c->since = clock_wall_s ();
   c->why[0] = c->told[0] = '\0';
   c->untold = false;
   return 0;

@@ -106,6 +106,8 @@ begin_done (void *arg)
   assert (rb->v->layer == rb->old && !rb->old->frozen);
   map_freeze (rb->pool->map, rb->old);
   WITH_LOCK (&vs->lock);
+  WITH_CONSISTENT (volumes, vs);
+
   /* The head takes the volume's name; the one counted for H is a hold now, and
    * so is R's.
    */
@@ -319,6 +321,8 @@ finish_done (void *arg)
 
   {
     WITH_LOCK (&vs->lock);
+    WITH_CONSISTENT (volumes, vs);
+
     assert (rb->head->parent == rb->old && rb->old->nr_children > 0);
     assert (rb->old->nr_names > 0 && rb->new->nr_names > 0); /* the holds */
     rb->old->nr_names--;
@@ -340,6 +344,8 @@ undo_done (void *arg)
 
   {
     WITH_LOCK (&rb->pool->volumes->lock);
+    WITH_CONSISTENT (volumes, rb->pool->volumes);
+
     assert (rb->old->nr_names > 0 && rb->new->nr_names > 0);
     rb->old->nr_names--;
     rb->new->nr_names--;

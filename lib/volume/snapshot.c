@@ -12,9 +12,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "base/error.h"
 #include "core/engine.h"
 #include "core/map.h"
@@ -72,6 +72,8 @@ snapshot_done (void *arg)
   assert (sn->v->layer == sn->head && !sn->head->frozen);
   map_freeze (sn->vs->pool->map, sn->head);
   WITH_LOCK (&sn->vs->lock);
+  WITH_CONSISTENT (volumes, sn->vs);
+
   l->id = sn->ml.id;
   l->branch = sn->ml.branch;
   l->seq = sn->ml.seq;
@@ -123,7 +125,7 @@ volume_snapshot (struct nbdedup_pool *pool, const char *name)
   sn.ms.volume = v->id;
   sn.ms.name = n.snapshot;
   sn.ms.origin = v->origin ? v->origin->id : 0;
-  sn.ms.time = (uint64_t) time (NULL);
+  sn.ms.time = clock_wall_s ();
   sn.ml.block_size = v->block_size;
   sn.ml.overlap = blocks_of (v->size, v->block_size);
   if (layers_reserve (vs, 1) == -1 || (sn.layer = layer_new (&sn.ml)) == NULL)
@@ -152,6 +154,8 @@ volume_snapshot (struct nbdedup_pool *pool, const char *name)
   if (pool->snapshot_taken)
     pool->snapshot_taken (pool, v);
   WITH_LOCK (&vs->lock);
+  WITH_CONSISTENT (volumes, vs);
+
   s->id = sn.ms.id;
   volume_set_layer (s, sn.head);
   s->size = sn.ms.size;
@@ -205,6 +209,8 @@ clone_done (void *arg)
 
   assert (cl->origin->layer->frozen);
   WITH_LOCK (&cl->vs->lock);
+  WITH_CONSISTENT (volumes, cl->vs);
+
   for (i = 0; i < cl->nr; ++i) {
     v = cl->volumes[i];
     cl->layers[i]->nr_names = 1;
@@ -346,6 +352,8 @@ rollback_done (void *arg)
   assert (old->gone && old->layer->nr_names > 0);
   {
     WITH_LOCK (&rb->vs->lock);
+    WITH_CONSISTENT (volumes, rb->vs);
+
     l->id = l->branch = l->seq = rb->ml.id;
     l->nr_names = 1;
     layers_add_locked (rb->vs, l, rb->snapshot->layer);
@@ -382,6 +390,18 @@ rollback_cut_off (struct volume *v, bool force)
   v->gone = true;
   v->nr_clients++; /* else the last client to leave frees it */
   return 0;
+}
+
+/* While it rolls back, nothing else tells whether a client is alone. */
+static bool
+has_exclusive_client_locked (const struct volume *v)
+{
+  const struct nbdedup_volume *h;
+
+  LIST_FOREACH (h, &v->clients, link)
+    if (h->exclusive)
+      return true;
+  return false;
 }
 
 int
@@ -422,7 +442,8 @@ volume_rollback (struct nbdedup_pool *pool, const char *name, bool force)
   assert (v->nr_clients > 0); /* rollback_cut_off's */
   v->nr_clients--;
   if (r == -1) {
-    v->exclusive = v->gone = false;
+    v->gone = false;
+    v->exclusive = has_exclusive_client_locked (v);
     volume_free (rb.new);
     free (rb.layer);
     return -1;
