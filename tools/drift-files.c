@@ -377,7 +377,7 @@ drift_files_ask (const struct options *opts, const char *golden,
   struct nbdedup_client *client;
   json_t *documents, *result;
 
-  if (files_helper_check () == -1) {
+  if (files_helper_check (flags & DRIFT_ADVICE ? "advise" : "files") == -1) {
     fail ("drift: %s", image_error ());
     return NULL;
   }

@@ -5,12 +5,14 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/array.h"
@@ -60,26 +62,76 @@ files_answer_free (struct files_answer *answer)
   json_decref (answer->notes);
 }
 
+/* May the program use this file or directory of the build tree?  Not if another
+ * user than the program's owner and root could have put it there.
+ */
+static bool
+is_trusted (const char *name, uid_t owner)
+{
+  const mode_t others = geteuid () == 0 ? S_IWGRP | S_IWOTH : S_IWOTH;
+  struct stat st;
+
+  return stat (name, &st) == 0 && (st.st_uid == owner || st.st_uid == 0) &&
+    (st.st_mode & others) == 0;
+}
+
+/* The helper of the build tree that this program runs from, TREE/tools/nbdedup;
+ * NULL: it does not run from one.  Owned by the caller.
+ */
+static char *
+built_helper (void)
+{
+  char exe[PATH_MAX], *dir, *name, *config;
+  const ssize_t len = readlink ("/proc/self/exe", exe, sizeof exe);
+  struct stat st;
+  bool ok;
+
+  if (len <= 0 || len == sizeof exe)
+    return NULL;
+  exe[len] = '\0';
+  if (stat (exe, &st) == -1)
+    return NULL; /* deleted */
+  *strrchr (exe, '/') = '\0';
+  dir = strrchr (exe, '/');
+  if (dir == NULL || strcmp (dir, "/tools") != 0)
+    return NULL;
+  config = make_string ("%.*s/config.status", (int) (dir - exe), exe);
+  dir = make_string ("%s/files", exe);
+  name = make_string ("%s/nbdedup-files", dir);
+  ok = access (config, F_OK) == 0 && is_trusted (exe, st.st_uid) &&
+    is_trusted (dir, st.st_uid) && is_trusted (name, st.st_uid);
+  free (config);
+  free (dir);
+  if (ok)
+    return name;
+  free (name);
+  return NULL;
+}
+
 /* owned by the caller */
 static char *
 helper_name (void)
 {
   const char *dir = getenv ("NBDEDUP_LIBEXEC");
+  char *built = dir == NULL ? built_helper () : NULL;
 
+  if (built != NULL)
+    return built;
   return make_string ("%s/nbdedup-files", dir != NULL ? dir : PKGLIBEXECDIR);
 }
 
 int
-files_helper_check (void)
+files_helper_check (const char *option)
 {
   char *name = helper_name ();
   int r = 0;
 
   if (access (name, X_OK) == -1)
-    r = image_fail ("--files needs the program %s, which is not there: it is "
-                    "built and installed if configure finds The Sleuth Kit's "
-                    "library (Debian's libtsk-dev)",
-                    name);
+    r = image_fail ("--%s needs the program %s, which cannot be run: %s: "
+                    "install nbdedup with it (configure finds The Sleuth Kit's "
+                    "library, Debian's libtsk-dev), or set NBDEDUP_LIBEXEC to "
+                    "its directory",
+                    option, name, strerror (errno));
   free (name);
   return r;
 }

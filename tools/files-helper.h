@@ -57,8 +57,8 @@ struct files_question {
   struct byte_ranges changed; /* not owned: what is not the golden image's */
 };
 
-/* -1 unless the helper is there: image_error. */
-extern int files_helper_check (void);
+/* -1 unless the helper, which --OPTION needs, is there: image_error. */
+extern int files_helper_check (const char *option);
 
 /* 0: the map is complete; 1: the helper has failed, or what it said is not
  * valid: image_error says why, and the map must be cleared; -1: the pool has

@@ -436,6 +436,33 @@ message(DONE)'
     assert_eq "$(jq -c '.clones[0].notes' json)" '["end"]'
 }
 
+@test "a program in its build tree finds the helper there" {
+    local path
+    make_fat
+    make_golden img --block-size 4K
+    write_clone a a
+    lying_helper 'message(NOTE, data=b"built"); message(DONE)'
+    mkdir -p tree/tools
+    touch tree/config.status
+    cp "$(type -P nbdedup)" tree/tools/
+    mv liar tree/tools/files
+    chmod -R go-w tree
+    unset NBDEDUP_LIBEXEC
+    PATH=$PWD/tree/tools:$PATH
+    notes () { nbdedup drift golden@v1 --files --json | jq '.clones[0].notes'; }
+    assert_eq "$(notes | jq -c .)" '["built"]'
+    # Not what others could have put there, nor where there is no build.
+    for path in tree/tools tree/tools/files tree/tools/files/nbdedup-files; do
+        chmod o+w "$path"
+        run notes
+        [[ $output != *built* ]] || fail "$path"
+        chmod o-w "$path"
+    done
+    rm tree/config.status
+    run notes
+    [[ $output != *built* ]]
+}
+
 @test "wrong usage, and a helper that is not there" {
     make_pool
     for option in --history --record --csv "--svg x" "--if-destroyed v"; do
@@ -443,6 +470,7 @@ message(DONE)'
         misused "--files cannot be used with" drift --files $option
     done
     NBDEDUP_LIBEXEC=$PWD/none refused "libtsk-dev" drift --files
+    NBDEDUP_LIBEXEC=$PWD/none refused "--advise needs the program $PWD/none/nbdedup-files" drift --advise
     assert_eq "$(nbdedup drift --files --json | jq -c .)" '{"goldens":[]}'
     run -0 nbdedup drift --files
     assert_eq "$output" "no golden images: no volume is a clone of a snapshot"
