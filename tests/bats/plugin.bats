@@ -493,14 +493,18 @@ read_until_logged ()
     [ -p "$socket" ]
     rm "$socket"
 
-    # The commands in the manual page remove a dead socket, and keep a live one.
-    serve "$pool"
+    # The commands in the manual page remove a dead socket, and keep a live one,
+    # also of a server that refuses clients.
+    serve "$pool" attach=exclusive
     page=$(sed -n '/^=head2 After a crash of/,/^=head2 Socket/p' \
                "$top_srcdir/plugin/nbdkit-dedup-plugin.pod" |
-               sed -n '/^ nbdinfo/,/rm -f/p' | sed "s,/run/nbdedup.sock,$sock,")
-    [[ $page == *nbdinfo*"||"*"rm -f $sock" ]] || fail "$page"
-    eval "$page"
+               sed -n '/^ nbdedup/,/rm -f/p' |
+               sed "s,/run/nbdedup.sock,$sock,; s,/srv/pool,$pool,")
+    [[ $page == *"status | "*" &&"*"rm -f $sock" ]] || fail "$page"
+    hold "$(uri_of v)" 'write 0 1'
+    eval "$page" || :
     [ -S "$sock" ]
+    let_go
     crash
     [ -S "$sock" ]
     run nbdkit -U "$sock" "$plugin" "$pool"
