@@ -60,6 +60,7 @@ cmd_recover (int argc, char **argv, const char *pool)
                  "from its second copy and the journal. Exits 1 if that is "
                  "not possible, and prints what is missing and what is left.",
                  OPTIONS_POOL | OPTIONS_JSON);
+  need_pool (&opts);
   result = nbdedup_pool_recover (opts.pool, without_journal);
   if (result == NULL)
     return fail ("recover: %s", nbdedup_error ());

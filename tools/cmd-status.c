@@ -292,8 +292,7 @@ cmd_status (int argc, char **argv, const char *pool)
                  "command is using it, 1 for a warning, 2 if it is critical, "
                  "3 if its state is unknown.",
                  OPTIONS_READS | OPTIONS_JSON);
-  if (opts.pool == NULL)
-    usage_error (&opts, "which pool? Give -p POOL or set NBDEDUP_POOL");
+  need_pool (&opts);
   status = nbdedup_status (opts.pool, opts.read_only == NBDEDUP_READ_ONLY_FORCE,
                            "nbdedup status", wait_silently);
   if (status == NULL) {

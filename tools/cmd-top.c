@@ -189,8 +189,7 @@ cmd_top (int argc, char **argv, const char *pool)
                  "for each volume that has clients or has had any, and one for "
                  "the pool. Press Ctrl-C to stop.",
                  OPTIONS_READS | OPTIONS_JSON);
-  if (top.common.pool == NULL)
-    usage_error (&top.common, "which pool? Give -p POOL or set NBDEDUP_POOL");
+  need_pool (&top.common);
   set_command ("top");
   top.is_terminal = isatty (STDOUT_FILENO);
   interrupt_catch ();

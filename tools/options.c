@@ -264,6 +264,13 @@ options_parse (struct options *opts, int argc, char **argv,
                  "forbids");
 }
 
+void
+need_pool (const struct options *opts)
+{
+  if (opts->pool == NULL)
+    usage_error (opts, "which pool? Give -p POOL or set NBDEDUP_POOL");
+}
+
 const char *
 parse_size (const char *arg, uint64_t *size)
 {

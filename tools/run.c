@@ -21,8 +21,7 @@ client_open (const struct options *opts)
   struct nbdedup_client *client;
   char who[64];
 
-  if (opts->pool == NULL)
-    usage_error (opts, "which pool? Give -p POOL or set NBDEDUP_POOL");
+  need_pool (opts);
   snprintf (who, sizeof who, "nbdedup %s", opts->command);
   nbdedup_settings_init (&settings);
   settings.read_only = opts->read_only;

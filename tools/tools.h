@@ -109,6 +109,9 @@ options_number (struct argp_state *state, const char *what, const char *arg);
  */
 extern void check_snapshot_name (const struct options *opts, const char *name);
 
+/* Exit for wrong usage unless a pool was given. */
+extern void need_pool (const struct options *opts);
+
 /* "16M" -> bytes.  Returns NULL, or the reason why it is not a size. */
 extern const char *parse_size (const char *arg, uint64_t *size);
 

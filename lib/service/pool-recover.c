@@ -12,6 +12,7 @@
 
 #include <config.h>
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -109,15 +110,32 @@ count_volume (void *opaque, const char *name, uint64_t size, bool readonly)
   return 0;
 }
 
-static bool
-is_pool (const char *path)
+/* Any file of the pool except pool.db shows that it is one. */
+static int
+check_is_pool (const char *path)
 {
   CLEANUP_FREE char *journal = pool_file (path, "journal");
   CLEANUP_FREE char *records = pool_file (path, "records");
   struct stat st;
 
-  return journal && records &&
-    (lstat (journal, &st) == 0 || lstat (records, &st) == 0);
+  if (journal == NULL || records == NULL)
+    return -1;
+  if (stat (path, &st) == -1)
+    return nbdedup_fail (errno, "%s: %s: give the directory of a pool", path,
+                         strerror (errno));
+  if (lstat (journal, &st) == 0 || lstat (records, &st) == 0)
+    return 0;
+  if (errno == EACCES)
+    return nbdedup_fail (errno,
+                         "%s: %s: run this as a user who may read and write "
+                         "the pool",
+                         path, strerror (errno));
+  if (errno != ENOENT && errno != ENOTDIR)
+    return nbdedup_fail (errno, "%s: %s", path, strerror (errno));
+  return nbdedup_fail (ENOENT,
+                       "%s: not a pool: it has neither records nor a journal: "
+                       "give the directory of a pool",
+                       path);
 }
 
 /* Give up the journal only if nothing else helps. */
@@ -154,8 +172,8 @@ nbdedup_pool_recover (const char *path, bool without_journal)
   json_int_t volumes = 0;
   char why[512];
 
-  if (!is_pool (path))
-    return nbdedup_fail_null (ENOENT, "%s: not a pool", path);
+  if (check_is_pool (path) == -1)
+    return NULL;
   pool = open_damaged (path, without_journal);
   if (pool != NULL) {
     nbdedup_pool_list (pool, count_volume, &volumes);

@@ -259,6 +259,10 @@ crashed_pool ()
     chmod u-r "$pool/journal"
     run -1 without_rights nbdedup --read-only=force list
     chmod u+rw "$pool" "$pool"/*
+    chmod u-x "$pool"
+    run -1 without_rights nbdedup recover
+    [[ $output == "nbdedup: recover: $pool: Permission denied"* ]]
+    chmod u+x "$pool"
 }
 
 @test "commands that change something are refused with --read-only" {

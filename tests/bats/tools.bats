@@ -84,6 +84,7 @@ json ()
     nbdedup create web1 1M
     unset NBDEDUP_POOL
     refused 2 "which pool" list
+    refused 2 "which pool" recover
     NBDEDUP_POOL="" refused 2 "which pool" list
     NBDEDUP_POOL="$pool" nbdedup list | grep web1
     nbdedup -p "$pool" list | grep web1
@@ -97,6 +98,11 @@ json ()
     refused 1 "$BATS_TEST_TMPDIR/nonesuch" -p "$BATS_TEST_TMPDIR/nonesuch" list
     refused 1 "$BATS_TEST_TMPDIR/dir" -p "$BATS_TEST_TMPDIR/dir" list
     refused 1 "/dev/null" -p /dev/null list
+    refused 1 "nonesuch: No such file" -p "$BATS_TEST_TMPDIR/nonesuch" recover
+    ln -s loop "$BATS_TEST_TMPDIR/loop"
+    refused 1 "loop: Too many levels" -p "$BATS_TEST_TMPDIR/loop" recover
+    refused 1 "/dev/null: not a pool" -p /dev/null recover
+    refused 1 "dir: not a pool" -p "$BATS_TEST_TMPDIR/dir" recover
     refused 1 "$BATS_TEST_TMPDIR/dir" -p "$BATS_TEST_TMPDIR/dir" check
     assert_eq "$(ls -A "$BATS_TEST_TMPDIR/dir")" ""
 }
