@@ -363,6 +363,11 @@ nbdedup_client_open (const char *path, const struct nbdedup_settings *settings,
                      const char *who, nbdedup_wait_fn *on_wait)
   __attribute__ ((nonnull (1, 3), warn_unused_result));
 
+/* Would nbdedup_client_call change the pool?  It then fails with EROFS if
+ * settings->read_only was set.
+ */
+extern bool nbdedup_command_changes (const char *command, json_t *args);
+
 /* This may fail: closing a pool of this process makes everything durable. */
 extern int nbdedup_client_close (struct nbdedup_client *client);
 

@@ -98,6 +98,7 @@ cmd_init (int argc, char **argv, const char *pool)
     .common = { .pool = pool, .max_args = 1 },
     .properties = json_object (),
   };
+  const char *environment = getenv ("NBDEDUP_POOL");
   char why[WHY_MAX];
   int r;
 
@@ -106,7 +107,8 @@ cmd_init (int argc, char **argv, const char *pool)
                  "not exist yet.",
                  OPTIONS_POOL);
   if (opts.common.nr_args == 1) {
-    if (opts.common.pool != pool &&
+    /* By -p: $NBDEDUP_POOL gives way to the argument. */
+    if (opts.common.pool != NULL && opts.common.pool != environment &&
         strcmp (opts.common.pool, opts.common.args[0]) != 0)
       usage_error (&opts.common, "two pools were given: '%s' and '%s'",
                    opts.common.pool, opts.common.args[0]);

@@ -73,7 +73,11 @@ parse_main (int key, char *arg, struct argp_state *state)
     opts->pool = arg;
     return 0;
   case KEY_READ_ONLY:
-    opts->read_only = parse_read_only (arg);
+    if (!parse_read_only (arg, &opts->read_only)) {
+      note ("--read-only=%s: the only value is 'force' (see 'nbdedup --help')",
+            arg);
+      exit (EXIT_USAGE);
+    }
     return 0;
   case ARGP_KEY_ARG:
     /* The rest belongs to the command. */

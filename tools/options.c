@@ -73,6 +73,13 @@ parse_pool (int key, char *arg, struct argp_state *state)
   return 0;
 }
 
+bool
+parse_read_only (const char *arg, enum nbdedup_read_only *read_only)
+{
+  *read_only = arg == NULL ? NBDEDUP_READ_ONLY_ON : NBDEDUP_READ_ONLY_FORCE;
+  return arg == NULL || strcmp (arg, "force") == 0;
+}
+
 static error_t
 parse_reads (int key, char *arg, struct argp_state *state)
 {
@@ -80,21 +87,9 @@ parse_reads (int key, char *arg, struct argp_state *state)
 
   if (key != KEY_READ_ONLY)
     return ARGP_ERR_UNKNOWN;
-  opts->read_only = parse_read_only (arg);
+  if (!parse_read_only (arg, &opts->read_only))
+    usage_error (opts, "--read-only=%s: the only value is 'force'", arg);
   return 0;
-}
-
-enum nbdedup_read_only
-parse_read_only (const char *arg)
-{
-  if (arg == NULL)
-    return NBDEDUP_READ_ONLY_ON;
-  if (strcmp (arg, "force") != 0) {
-    note ("--read-only=%s: the only value is 'force' (see 'nbdedup --help')",
-          arg);
-    exit (argp_err_exit_status);
-  }
-  return NBDEDUP_READ_ONLY_FORCE;
 }
 
 void
@@ -139,6 +134,13 @@ static const struct argp_option reads_options[] = {
   { 0 }
 };
 
+/* Of a command that refuses it: in no help. */
+static const struct argp_option changes_options[] = {
+  { "read-only", KEY_READ_ONLY, "force", OPTION_ARG_OPTIONAL | OPTION_HIDDEN,
+    NULL, 10 },
+  { 0 }
+};
+
 static const struct argp_option json_options[] = {
   { "json", KEY_JSON, NULL, 0, "Print one JSON document", 9 }, { 0 }
 };
@@ -155,6 +157,10 @@ static const struct argp pool_argp = {
 };
 static const struct argp reads_argp = {
   .options = reads_options,
+  .parser = parse_reads,
+};
+static const struct argp changes_argp = {
+  .options = changes_options,
   .parser = parse_reads,
 };
 static const struct argp json_argp = {
@@ -221,6 +227,21 @@ parse_command (int key, char *arg, struct argp_state *state)
   return err;
 }
 
+/* getopt would take "-1" for an option, and say no more. */
+static void
+check_words (const struct options *opts, char **argv)
+{
+  unsigned i;
+
+  for (i = 1; argv[i] != NULL && strcmp (argv[i], "--") != 0; ++i)
+    if (argv[i][0] == '-' && argv[i][1] >= '0' && argv[i][1] <= '9' &&
+        argv[i - 1][0] != '-')
+      usage_error (opts,
+                   "'%s': no size and no number is negative, and -- must come "
+                   "before a name that begins with '-'",
+                   argv[i]);
+}
+
 void
 options_parse (struct options *opts, int argc, char **argv,
                const struct argp_option *options, argp_parser_t parser,
@@ -242,23 +263,31 @@ options_parse (struct options *opts, int argc, char **argv,
   argv[0] = make_string ("nbdedup: %s", opts->command);
   set_command (opts->command);
   opts->read_only = default_read_only;
+  opts->reads = (children & OPTIONS_READS) == OPTIONS_READS;
+  check_words (opts, argv);
   child[parse.nr_children++].argp = &help_argp;
   if (children & OPTIONS_JSON)
     child[parse.nr_children++].argp = &json_argp;
   if (children & OPTIONS_PROGRESS)
     child[parse.nr_children++].argp = &progress_argp;
-  if (children & OPTIONS_POOL)
+  if (children & OPTIONS_POOL) {
     child[parse.nr_children++].argp = &pool_argp;
-  if ((children & OPTIONS_READS) == OPTIONS_READS)
-    child[parse.nr_children++].argp = &reads_argp;
+    child[parse.nr_children++].argp = opts->reads ? &reads_argp : &changes_argp;
+  }
 
   err = argp_parse (&argp, argc, argv, ARGP_NO_HELP, NULL, &parse);
   if (err != 0)
     usage_error (opts, "%s", strerror (err));
   if (opts->pool != NULL && *opts->pool == '\0')
     usage_error (opts, "--pool is empty: give the pool's directory");
-  if (opts->read_only != NBDEDUP_READ_ONLY_OFF &&
-      (children & OPTIONS_READS) == OPTIONS_POOL)
+  if ((children & OPTIONS_POOL) && !opts->reads)
+    refuse_read_only (opts);
+}
+
+void
+refuse_read_only (const struct options *opts)
+{
+  if (opts->read_only != NBDEDUP_READ_ONLY_OFF)
     usage_error (opts,
                  "this command changes the pool, which --read-only "
                  "forbids");

@@ -133,14 +133,19 @@ run (const struct options *opts, json_t *args)
 json_t *
 run_other (const struct options *opts, const char *command, json_t *args)
 {
+  struct options own = *opts;
   unsigned tries = 0;
   json_t *result;
   bool again;
 
   if (args == NULL)
     args = json_object ();
+  if (nbdedup_command_changes (command, args)) {
+    refuse_read_only (opts);
+    own.reads = false;
+  }
   do {
-    result = call (opts, command, args, &again);
+    result = call (&own, command, args, &again);
   } while (again && ++tries < TRIES_MAX);
   if (again)
     fail ("%s: the server went away", opts->command);

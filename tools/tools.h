@@ -64,6 +64,7 @@ struct options {
   const char *pool;
   bool json;
   bool progress;
+  bool reads; /* takes --read-only; false if it will change the pool */
   enum nbdedup_read_only read_only;
   bool repair;                /* open the pool for a repair */
   const char *args[ARGS_MAX]; /* the words that are not options ... */
@@ -88,8 +89,11 @@ extern void options_parse (struct options *opts, int argc, char **argv,
                            argp_parser_t parser, const char *args_doc,
                            const char *doc, unsigned children);
 
-/* The value of "--read-only[=force]" (NULL: none), or exit. */
-extern enum nbdedup_read_only parse_read_only (const char *arg);
+/* The value of "--read-only[=force]" (NULL: none); false: it has no other. */
+extern bool
+parse_read_only (const char *arg, enum nbdedup_read_only *read_only);
+/* Exit for wrong usage if --read-only was given. */
+extern void refuse_read_only (const struct options *opts);
 /* The option came before the command's name. */
 extern void options_set_read_only (enum nbdedup_read_only read_only);
 #define READ_ONLY_DOC                                                          \

@@ -394,6 +394,12 @@ channel_put (struct nbdedup_client *client, struct channel *ch, bool failed)
   errno = err;
 }
 
+bool
+nbdedup_command_changes (const char *command, json_t *args)
+{
+  return command_changes (command, args);
+}
+
 json_t *
 nbdedup_client_call (struct nbdedup_client *client, const char *command,
                      json_t *args, nbdedup_progress_fn *progress, void *opaque)

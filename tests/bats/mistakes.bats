@@ -72,6 +72,9 @@ mistakes=(
     "2|foo" "2|drift --csv --json" "2|drift --html - --svg -"
     "2|list --tree --json" "2|clone v@1 x --start 2" "2|scrub --format raw"
     "2|scrub --allow-backing" "2|create x 1M --read-only"
+    "2|destroy c --read-only" "2|drift --record --read-only"
+    "2|recover --read-only" "2|list --read-only=foo"
+    "2|-p none init other" "2|init other -p none"
     "2|prune" "2|prune --dry-run" "2|prune --age 1d --percent 5"
     "2|prune --percent 5 x" "2|rewrite" "2|rewrite v w" "2|rewrite v --foo"
     "1|rewrite none" "1|rewrite v@none"
@@ -176,6 +179,26 @@ setup ()
     run -3 --separate-stderr nbdedup -p "" status
     assert_eq "${stderr%% (*}" \
               "nbdedup: status: --pool is empty: give the pool's directory"
+}
+
+# getopt takes these for options.
+@test "a negative number is told with what is wrong with it" {
+    misused "'-1': no size and no number is negative" create x -1
+    misused "'-5G': no size" resize v -5G
+    misused "'-1'" create -1 1M
+    nbdedup create -- -1 1M
+    nbdedup destroy -- -1
+}
+
+@test "what --read-only forbids is told in the same words by every command" {
+    local text="this command changes the pool, which --read-only forbids"
+    misused "$text" create x 1M --read-only
+    misused "$text" destroy c --read-only
+    misused "$text" drift --record --read-only
+    misused "$text" prune --age 1d --read-only
+    run -2 nbdedup --read-only rebase c v@1
+    [[ $output == "nbdedup: rebase: $text (see "* ]]
+    misused "the only value is 'force'" list --read-only=foo
 }
 
 @test "output that fails is told with the command's name" {

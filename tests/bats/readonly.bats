@@ -281,7 +281,7 @@ crashed_pool ()
     for command in "destroy b" "rebase b a@s" "drift a@s --record" \
                    "prune --age 1d"; do
         # shellcheck disable=SC2086
-        run -1 --separate-stderr nbdedup --read-only $command
+        run -2 --separate-stderr nbdedup --read-only $command
         assert_eq "$(wc -l <<<"$stderr")" 1 "$command"
         [[ $stderr == "nbdedup: ${command%% *}: "*"read-only"* ]]
     done
@@ -290,7 +290,7 @@ crashed_pool ()
 
     # A server that could do it is not asked to do it.
     serve "$pool"
-    run -1 nbdedup --read-only destroy b
+    run -2 nbdedup --read-only destroy b
     nbdedup --read-only list >/dev/null
     exported b "$b"
 }

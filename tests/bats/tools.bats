@@ -121,6 +121,7 @@ json ()
         [ ! -e "$BATS_TEST_TMPDIR/new/pool.db" ]
     done
     refused 2 "two pools" init -p "$BATS_TEST_TMPDIR/a" "$BATS_TEST_TMPDIR/b"
+    refused 2 "two pools" -p "$BATS_TEST_TMPDIR/a" init "$BATS_TEST_TMPDIR/b"
 }
 
 @test "init takes the pool from the word, -p or the environment" {
