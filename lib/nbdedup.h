@@ -130,6 +130,10 @@ struct nbdedup_settings {
   enum nbdedup_primarycache primarycache;
   unsigned nr_workers; /* hashing threads; 0: by the number of CPUs */
   enum nbdedup_read_only read_only;
+  /* The caller could do its work with 'read_only', too, by --read-only: a
+   * failure may say so.
+   */
+  bool only_reads;
   /* The caller is about to run "check" with "repair".  Opening then accepts
    * impossible pointers and counts that the repair corrects.
    */

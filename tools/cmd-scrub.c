@@ -332,6 +332,8 @@ cmd_scrub (int argc, char **argv, const char *pool)
     usage_error (&sc.common,
                  "--from repairs the pool: it cannot be used with "
                  "--read-only");
+  if (sc.nr_sources > 0)
+    sc.common.reads = false;
   if (sc.nr_sources == 0 && (sc.format != NULL || sc.allow_backing))
     usage_error (&sc.common, "--format and --allow-backing need --from");
   for (i = 0; i < sc.nr_sources; ++i)

@@ -25,6 +25,7 @@ client_open (const struct options *opts)
   snprintf (who, sizeof who, "nbdedup %s", opts->command);
   nbdedup_settings_init (&settings);
   settings.read_only = opts->read_only;
+  settings.only_reads = opts->reads;
   settings.repair = opts->repair;
   wait_set_command (opts->command);
   client = nbdedup_client_open (opts->pool, &settings, who, wait_for_pool);

@@ -15,11 +15,18 @@
 #define LINE_MAX_BYTES 2048
 
 static _Atomic (nbdedup_log_fn *) log_fn;
+static __thread bool hushed;
 
 void
 nbdedup_set_log (nbdedup_log_fn *fn)
 {
   log_fn = fn;
+}
+
+void
+log_hush (bool hush)
+{
+  hushed = hush;
 }
 
 void
@@ -30,7 +37,7 @@ nbdedup_log (enum nbdedup_log_level level, const char *fmt, ...)
   int err = errno;
   va_list args;
 
-  if (fn == NULL)
+  if (fn == NULL || hushed)
     return;
   va_start (args, fmt);
   vsnprintf (line, sizeof line, fmt, args);

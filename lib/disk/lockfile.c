@@ -355,13 +355,11 @@ fail_open (const char *pool, const char *path, int err,
     if (err == EROFS)
       return nbdedup_fail (EROFS,
                            "%s: cannot lock the pool: its file system "
-                           "is read-only; mount it read-write, or only read "
-                           "the pool (--read-only)",
+                           "is read-only; mount it read-write",
                            path);
     return nbdedup_fail (err,
                          "%s: cannot lock the pool: %s; run this as a "
-                         "user who may write to %s, or only read "
-                         "it (--read-only)",
+                         "user who may write to %s",
                          path, strerror (err), pool);
   }
   if (err == ELOOP)

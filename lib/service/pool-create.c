@@ -42,39 +42,49 @@ sync_name (const char *path, bool made)
   return 0;
 }
 
-/* Make the directory if needed.  It must be empty except for "records". */
+/* Only "records" may be there. */
+int
+pool_check_empty (const char *path)
+{
+  CLEANUP_FREE char *db = pool_file (path, "pool.db");
+  struct dirent *e;
+  struct stat st;
+  bool empty = true;
+  DIR *dir;
+
+  if (db == NULL)
+    return -1;
+  if (lstat (db, &st) == 0)
+    return nbdedup_fail (EEXIST,
+                         "%s: there is a pool already: choose another "
+                         "directory",
+                         path);
+  dir = opendir (path);
+  if (dir == NULL)
+    return nbdedup_fail (errno, "%s: %s", path, strerror (errno));
+  while (empty && (e = readdir (dir)) != NULL)
+    empty = strcmp (e->d_name, ".") == 0 || strcmp (e->d_name, "..") == 0 ||
+      strcmp (e->d_name, "records") == 0;
+  closedir (dir);
+  return empty ? 0
+               : nbdedup_fail (ENOTEMPTY,
+                               "%s: the directory is not empty: choose an "
+                               "empty or a new one",
+                               path);
+}
+
+/* Make the directory if needed. */
 static int
 prepare_directory (const char *path)
 {
-  struct dirent *e;
   bool made;
-  DIR *dir;
   int r;
 
   made = mkdir (path, 0700) == 0;
   if (!made && errno != EEXIST)
     return nbdedup_fail (errno, "%s: %s", path, strerror (errno));
   r = sync_name (path, made);
-  dir = opendir (path);
-  if (dir == NULL)
-    return nbdedup_fail (errno, "%s: %s", path, strerror (errno));
-  while (r == 0 && (e = readdir (dir)) != NULL) {
-    if (strcmp (e->d_name, ".") == 0 || strcmp (e->d_name, "..") == 0 ||
-        strcmp (e->d_name, "records") == 0)
-      continue;
-    if (strcmp (e->d_name, "pool.db") == 0)
-      r = nbdedup_fail (EEXIST,
-                        "%s: there is a pool already: choose another "
-                        "directory",
-                        path);
-    else
-      r = nbdedup_fail (ENOTEMPTY,
-                        "%s: the directory is not empty: choose an "
-                        "empty or a new one",
-                        path);
-  }
-  closedir (dir);
-  return r;
+  return r == -1 ? -1 : pool_check_empty (path);
 }
 
 static int

@@ -109,6 +109,41 @@ pool_fail_in_use (const char *path, const struct lockfile_holder *holder)
                        (long) holder->pid);
 }
 
+/* There is no pool.db in this directory, and no copy. */
+static int
+fail_no_pool (const char *path)
+{
+  CLEANUP_FREE char *journal = pool_file (path, "journal");
+  struct stat st;
+
+  if (journal && stat (journal, &st) == 0)
+    return nbdedup_fail (EIO,
+                         "%s: damaged pool: pool.db is missing: run "
+                         "nbdedup recover, or restore it from a backup",
+                         path);
+  return nbdedup_fail (ENOENT, "%s: not a pool; %s", path,
+                       pool_check_empty (path) == 0
+                         ? "nbdedup init makes one"
+                         : "give the directory of one (nbdedup init makes one "
+                           "in an empty directory)");
+}
+
+/* pool.db cannot be used, and it has no copy. */
+static int
+fail_db (const char *db)
+{
+  const int err = errno;
+  struct stat st;
+
+  if (err == EIO && lstat (db, &st) == 0 && S_ISREG (st.st_mode) &&
+      access (db, R_OK) == 0)
+    return nbdedup_fail (EIO,
+                         "%s; nbdedup recover says what is left of the pool",
+                         nbdedup_error ());
+  errno = err;
+  return -1;
+}
+
 /* Fail if the pool is in use and waiting would not help. */
 static int
 probe_lock (const char *path, enum nbdedup_read_only read_only)
@@ -138,19 +173,10 @@ nbdedup_pool_probe (const char *path, enum nbdedup_read_only read_only)
                          errno == ENOENT ? "; nbdedup init makes a pool" : "");
   if (!S_ISDIR (st.st_mode))
     return nbdedup_fail (ENOTDIR, "%s: not a pool: not a directory", path);
-  if (stat (db, &st) == -1 && errno == ENOENT && !meta_copy_can_help (db)) {
-    CLEANUP_FREE char *journal = pool_file (path, "journal");
-
-    if (journal && stat (journal, &st) == 0)
-      return nbdedup_fail (EIO,
-                           "%s: damaged pool: pool.db is missing: run "
-                           "nbdedup recover, or restore it from a backup",
-                           path);
-    return nbdedup_fail (ENOENT, "%s: not a pool; nbdedup init makes one",
-                         path);
-  }
+  if (stat (db, &st) == -1 && errno == ENOENT && !meta_copy_can_help (db))
+    return fail_no_pool (path);
   if (meta_probe (db) == -1 && errno != EINVAL && !meta_copy_can_help (db))
-    return -1;
+    return fail_db (db);
   return probe_lock (path, read_only);
 }
 
@@ -688,6 +714,45 @@ try_open (const char *path, const struct nbdedup_settings *settings,
   return nbdedup_fail_null (err, "%s", text);
 }
 
+/* Only an attempt tells what of a pool can be read. */
+static bool
+can_read (const char *path, enum nbdedup_read_only read_only)
+{
+  struct nbdedup_settings settings;
+  struct nbdedup_pool *pool;
+  struct damage damage;
+
+  nbdedup_settings_init (&settings);
+  settings.read_only = read_only;
+  log_hush (true);
+  pool = try_open (path, &settings, "nbdedup", 0, &damage);
+  (void) nbdedup_pool_close (pool);
+  log_hush (false);
+  return pool != NULL;
+}
+
+/* The pool did not open for writing, with this error.  Add what can be done
+ * without that.
+ */
+static void
+fail_open (const char *path, int err, const char *text, bool server,
+           bool only_reads)
+{
+  const char *advice = "";
+
+  if (err == EIO && can_read (path, NBDEDUP_READ_ONLY_ON))
+    advice = "; intact data can still be read (--read-only, or a server with "
+             "read-only=on)";
+  else if (err == EIO && can_read (path, NBDEDUP_READ_ONLY_FORCE))
+    advice = "; data can still be read, in an older state "
+             "(--read-only=force, or a server with read-only=force)";
+  else if ((err == EACCES || err == EPERM || err == EROFS) &&
+           (server || only_reads) && can_read (path, NBDEDUP_READ_ONLY_ON))
+    advice = server ? "; to only read the pool, use read-only=on"
+                    : "; to only read the pool, use --read-only";
+  nbdedup_fail (err, "%s%s", text, advice);
+}
+
 struct nbdedup_pool *
 nbdedup_pool_open (const char *path, const struct nbdedup_settings *settings,
                    const char *who, unsigned flags)
@@ -725,13 +790,10 @@ nbdedup_pool_open (const char *path, const struct nbdedup_settings *settings,
   }
   if (pool != NULL && (flags & NBDEDUP_OPEN_SERVER))
     opened_event (pool, begin_ns);
-  if (pool != NULL || read_only)
-    return pool;
-  return nbdedup_fail_null (err, "%s%s", text,
-                            err == EIO
-                              ? "; intact data can still be read "
-                                "(--read-only, or a server with read-only=on)"
-                              : "");
+  if (pool == NULL && !read_only)
+    fail_open (path, err, text, (flags & NBDEDUP_OPEN_SERVER) != 0,
+               settings && settings->only_reads);
+  return pool;
 }
 
 /*----------------------------------------------------------------------

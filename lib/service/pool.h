@@ -37,6 +37,11 @@ pool_make_modules (struct nbdedup_pool *pool, const struct meta_state *state);
 extern int pool_load (struct nbdedup_pool *pool);
 extern int pool_open_readonly (struct nbdedup_pool *pool, bool server);
 
+/* Fail unless a pool can be made in this directory, which exists: EEXIST: it
+ * is a pool; ENOTEMPTY.
+ */
+extern int pool_check_empty (const char *path);
+
 /* Fail unless a pool's sectors can have this size. */
 extern int pool_check_sector (json_int_t sector);
 

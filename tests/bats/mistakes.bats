@@ -160,7 +160,11 @@ setup ()
     run -3 nbdedup -p "$PWD/none" status
     assert_eq "$output" "nbdedup: status: $PWD/none: No such file or directory; nbdedup init makes a pool"
     run -1 nbdedup -p "$PWD/used" list
-    assert_eq "$output" "nbdedup: list: $PWD/used: not a pool; nbdedup init makes one"
+    assert_eq "$output" "nbdedup: list: $PWD/used: not a pool; give the directory of one (nbdedup init makes one in an empty directory)"
+    mkdir empty
+    run -1 nbdedup -p "$PWD/empty" list
+    assert_eq "$output" "nbdedup: list: $PWD/empty: not a pool; nbdedup init makes one"
+    refused "there is a pool already" init "$pool"
 }
 
 # A script passes these if its variable is not set.
@@ -236,11 +240,32 @@ setup ()
         at=$(grep -o "$PWD/bad" <<<"$stderr" | wc -l)
         [[ $at = 1 && $stderr != *$'\n'* && $stderr == *backup* ]] ||
             fail "$file: $stderr"
+        # What it advises works.
+        case $file in
+            records) [[ $stderr != *read-only* ]] || fail "$stderr" ;;
+            journal) [[ $stderr == *"(--read-only=force, "* ]] ||
+                         fail "$stderr"
+                     nbdedup -p bad --read-only=force list ;;
+            pool.db) [[ $stderr == *"run nbdedup recover"* ]] ||
+                         fail "$stderr" ;;
+        esac
         run -1 nbdkit -f -U - "$plugin" "$PWD/bad" --run true
         at=$(grep -o "$PWD/bad" <<<"$output" | wc -l)
         [[ $at = 1 && $output != *$'\n'* && $output == *backup* ]] ||
             fail "$file: $output"
     done
+    rm -rf bad
+    cp -a "$pool" bad
+    truncate -s 900K bad/records
+    run -1 nbdedup -p bad list
+    [[ $output == *"(--read-only, "* ]] || fail "$output"
+    nbdedup -p bad --read-only list
+    for file in bad/pool.db*; do cp img "$file"; done
+    run -1 nbdedup -p bad list
+    [[ $output == *"nbdedup recover says"* ]] || fail "$output"
+    run -1 nbdedup -p bad recover
+    [[ $output == *"its summaries name "* && $output != *read-only* ]] ||
+        fail "$output"
     for file in img used; do
         run -1 nbdkit -f -U - "$plugin" "$PWD/$file" --run true
         [[ $output == "nbdkit: error: pool=$PWD/$file: not a pool"* ]] ||

@@ -237,13 +237,20 @@ crashed_pool ()
 }
 
 @test "the right to read is enough" {
-    local option
+    local option command
 
     need without_rights true
     crashed_pool
     chmod a-w "$pool" "$pool"/*
     files=$(note_files)
     run -1 without_rights nbdedup list
+    [[ $output == *"a user who may write to $pool; "*"use --read-only" ]]
+    # Not an option that the command would refuse.
+    for command in "create c 1M" "destroy b" "import c $a" recover; do
+        # shellcheck disable=SC2086
+        run -1 without_rights nbdedup $command
+        [[ $output == *"a user who may write to $pool" ]] || fail "$output"
+    done
     without_rights nbdedup --read-only list >/dev/null
     without_rights nbdedup --read-only export a - | cmp - "$a"
     without_rights nbdedup --read-only check
