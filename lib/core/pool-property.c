@@ -133,6 +133,30 @@ check_rate (const char *name, const char *value)
   return 0;
 }
 
+/* Of what a pool may take. */
+static bool
+is_limit (const char *name)
+{
+  return strcmp (name, "max-size") == 0 || strcmp (name, "ddt-quota") == 0;
+}
+
+/* 0 would be no limit for one user, and nothing at all for the next. */
+static int
+check_limit (const char *name, const char *value)
+{
+  uint64_t bytes;
+
+  if (strcmp (value, "none") == 0)
+    return 0;
+  if (pool_property_parse_size (name, value, &bytes) == -1)
+    return -1;
+  if (bytes == 0)
+    return nbdedup_fail (EINVAL,
+                         "%s '%.64s': use none for no limit, or a size above 0",
+                         name, value);
+  return 0;
+}
+
 int
 pool_property_parse_interval (const char *value, uint64_t *s)
 {
@@ -162,10 +186,8 @@ pool_property_check (const char *name, const char *value)
     return check_rate (name, value);
   if (strcmp (name, "scrub-interval") == 0)
     return pool_property_parse_interval (value, &bytes);
-  if (strcmp (name, "max-size") == 0 || strcmp (name, "ddt-quota") == 0)
-    return strcmp (value, "none") == 0
-      ? 0
-      : pool_property_parse_size (name, value, &bytes);
+  if (is_limit (name))
+    return check_limit (name, value);
   if (strcmp (name, "full-warn") == 0)
     return parse_percent (name, value, &percent);
   if (strcmp (name, "copies") == 0)
@@ -195,8 +217,13 @@ stored_value (struct nbdedup_pool *pool, const char *name, char **value)
   size_t i;
 
   meta_reader_put (pool->meta, c);
-  if (r != 0)
-    return r == 1 ? 0 : -1;
+  if (r == -1)
+    return -1;
+  /* 0.9.0 took 0 for no limit. */
+  if (r == 1 && is_limit (name) && strcmp (*value, "0") == 0)
+    free (*value);
+  else if (r == 1)
+    return 0;
   for (i = 0; i < sizeof defaults / sizeof defaults[0]; ++i)
     if (strcmp (defaults[i].name, name) == 0) {
       *value = strdup (defaults[i].value);

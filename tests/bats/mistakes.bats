@@ -62,6 +62,7 @@ mistakes=(
     "2|get foo" "2|get foo v" "2|set foo=1" "2|set foo=1 v" "2|set foo"
     "2|set =1" "2|set sector=4K" "2|set block-size=4K v" "2|set allow=root v"
     "2|set allow=99999999999 v" "2|set max-size=abc" "2|set full-warn=101"
+    "2|set max-size=0" "2|set ddt-quota=0K"
     "2|set copies=9" "2|set metadata-copy=relative" "2|set scrub-rate=0"
     "2|set scrub-interval=x" "2|set drift-keep=x"
     "1|set max-size=1K" "1|destroy v" "1|destroy v@1" "1|init used"

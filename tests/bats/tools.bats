@@ -269,6 +269,8 @@ json ()
     refused 2 "" set dedup=perhaps web1
     refused 2 "" set dedup= web1
     refused 2 "not a size" set max-size=1Q
+    refused 2 "use none for no limit" set max-size=0
+    refused 2 "use none for no limit" set ddt-quota=0
     assert_eq "$(nbdedup get compress web1)" none
 }
 

@@ -369,6 +369,31 @@ test_damaged_property (void)
   expect_whole ("work", true, true);
 }
 
+static int
+put_zero_limit (void *arg, struct meta_conn *c, struct meta_state *state)
+{
+  (void) arg;
+  (void) state;
+  return meta_property_put (c, "max-size", "0");
+}
+
+/* An earlier nbdedup stored this for no limit. */
+static void
+test_zero_limit (void)
+{
+  char *value;
+
+  open_case ("closed", "zero limit");
+  must (txg_run (pool->txg, put_zero_limit, NULL, NULL));
+  must (pool_property_get (pool, "max-size", &value));
+  expect (strcmp (value, "none") == 0);
+  free (value);
+  must (nbdedup_pool_close (pool));
+  must (try_open ("work"));
+  write_some (true, 0, 5);
+  must (nbdedup_pool_close (pool));
+}
+
 /* Before the mark says "current" the names of the copy's files are durable. */
 static void
 test_new_names (void)
@@ -742,6 +767,7 @@ main (void)
   test_lost_without_mark ();
   test_property ();
   test_damaged_property ();
+  test_zero_limit ();
   test_new_names ();
   test_not_turned_off ();
   test_mark_that_failed_to_be_synced ();
