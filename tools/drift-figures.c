@@ -106,7 +106,8 @@ compare_ranked (const void *pa, const void *pb)
 
   if (a->diverged != b->diverged)
     return a->diverged > b->diverged ? -1 : 1;
-  return strcmp (json_text (a->clone, "name"), json_text (b->clone, "name"));
+  return strverscmp (json_text (a->clone, "name"),
+                     json_text (b->clone, "name"));
 }
 
 json_t *

@@ -28,7 +28,7 @@ compare_names (const void *a, const void *b)
 {
   const struct view_name *x = *(struct view_name *const *) a;
   const struct view_name *y = *(struct view_name *const *) b;
-  int r = strcmp (x->name, y->name);
+  int r = strverscmp (x->name, y->name);
 
   return r ? r : x->id < y->id ? -1 : x->id > y->id;
 }

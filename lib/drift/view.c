@@ -125,6 +125,22 @@ load_volume (void *opaque, const struct meta_volume *mv)
   return compression_parse (mv->compress, &n->compression);
 }
 
+static int
+compare_names (const void *a, const void *b)
+{
+  const struct view_name *x = a, *y = b;
+
+  return strverscmp (x->name, y->name);
+}
+
+/* As "list" has them; pool.db has no natural order. */
+static void
+sort_volumes (struct view *v)
+{
+  if (v->nr_names > 0)
+    qsort (v->names, v->nr_names, sizeof *v->names, compare_names);
+}
+
 /* Snapshots come by volume, volumes by name. */
 struct snapshots {
   struct view *v;
@@ -284,11 +300,14 @@ view_open (struct nbdedup_pool *pool, struct view *v)
   if (pool_sync (pool) == 0 && (v->c = meta_frozen_open (pool->meta)) != NULL &&
       meta_layer_scan (v->c, load_layer, v) == 0 &&
       meta_layer_scan (v->c, link_layer, v) == 0 &&
-      meta_volume_scan (v->c, load_volume, v) == 0 && find_places (&s) == 0 &&
-      meta_snapshot_scan (v->c, load_snapshot, &s) == 0 &&
-      check_orphans (v) == 0) {
-    check_remains (v);
-    r = link_origins (v);
+      meta_volume_scan (v->c, load_volume, v) == 0) {
+    sort_volumes (v);
+    if (find_places (&s) == 0 &&
+        meta_snapshot_scan (v->c, load_snapshot, &s) == 0 &&
+        check_orphans (v) == 0) {
+      check_remains (v);
+      r = link_origins (v);
+    }
   }
   free (s.places);
   if (r == -1)

@@ -85,11 +85,13 @@ volume_origin_json (const struct volume *v)
  * Lists
  */
 
-/* Where the name is, or would be inserted. */
+/* Where the name is, or would be inserted, in natural order: desk2 comes before
+ * desk10.
+ */
 static size_t
 list_position (const struct volume_list *list, const char *name)
 {
-  return array_position (list->nr, i, strcmp (list->p[i]->name, name) < 0);
+  return array_position (list->nr, i, strverscmp (list->p[i]->name, name) < 0);
 }
 
 struct volume *

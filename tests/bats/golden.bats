@@ -222,7 +222,7 @@ clones ()
               '{"clones":["n0","n1"]}'
     assert_eq "$(content desk10)" "$golden"
     assert_eq "$(volumes)" \
-              "desk1 desk10 desk2 desk3 desk9 golden n0 n1 one web1"
+              "desk1 desk2 desk3 desk9 desk10 golden n0 n1 one web1"
 }
 
 @test "clones start as their golden image and go their own way, offline" {
@@ -793,6 +793,20 @@ desk10@b
     nbdedup clone desk10@a c10
     run -0 bash -c "nbdedup drift desk10@a | awk '/^c[0-9]/ { print \$1 }' | xargs"
     assert_eq "$output" "c1 c2 c10"
+    # So have the documents, also after the pool was loaded.
+    assert_eq "$(nbdedup list --json | jq -c '[.volumes[].name]')" \
+              '["c1","c2","c10","d","desk1","desk2","desk10","e"]'
+    assert_eq "$(nbdedup stat --json | jq -c '[.volumes[].name]')" \
+              '["c1","c2","c10","d","desk1","desk2","desk10","e"]'
+    assert_eq "$(nbdedup drift desk10@a --json | jq -c '[.clones[].name]')" \
+              '["c1","c2","c10","e"]'
+    assert_eq "$(nbdedup drift desk10@a --csv | cut -d, -f4 | grep '^[ce]' | xargs)" \
+              "c1 c2 c10 e"
+    nbdedup snapshot c2@x10
+    nbdedup clone c2@x10 f
+    assert_eq "$(nbdedup drift --json | jq -c '[.goldens[].golden]')" \
+              '["c2@x","c2@x10","desk10@a","desk10@b (destroyed)"]'
+    nbdedup destroy f
     assert_eq "$(nbdedup list --json | jq -c '.volumes[] |
                      select(.name == "desk10") | .snapshots |
                      map([.name, .size, .logical_bytes, .own_bytes, .clients])')" \

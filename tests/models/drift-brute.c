@@ -348,8 +348,8 @@ split (char *arg, const char **path)
 static int
 by_name (const void *a, const void *b)
 {
-  return strcmp (((const struct clone *) a)->name,
-                 ((const struct clone *) b)->name);
+  return strverscmp (((const struct clone *) a)->name,
+                     ((const struct clone *) b)->name);
 }
 
 static void

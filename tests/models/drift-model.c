@@ -33,8 +33,8 @@ by_content (const void *a, const void *b)
 static int
 by_name (const void *a, const void *b)
 {
-  return strcmp (((const struct drift_clone *) a)->node->name,
-                 ((const struct drift_clone *) b)->node->name);
+  return strverscmp (((const struct drift_clone *) a)->node->name,
+                     ((const struct drift_clone *) b)->node->name);
 }
 
 /* Add the blocks of one owner.  Returns the number that are not zero. */

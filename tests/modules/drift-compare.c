@@ -120,7 +120,7 @@ are_by_name (json_t *goldens)
 
   json_array_foreach (goldens, i, doc) {
     name = json_string_value (json_object_get (doc, "golden"));
-    r = name ? strcmp (before, name) : 1;
+    r = name ? strverscmp (before, name) : 1;
     if (r > 0 || (r == 0 && !is_destroyed (name)))
       return false;
     before = name;
