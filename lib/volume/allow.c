@@ -6,8 +6,11 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
+#include "base/cleanup.h"
 #include "base/error.h"
 #include "volume/allow.h"
 
@@ -43,9 +46,93 @@ check_uid (const char *p, const char *end)
   return 0;
 }
 
-static int
-check_entry (const char *p, const char *end)
+static bool
+is_one_of (const char *p, size_t len, const char *const *types)
 {
+  for (; *types; ++types)
+    if (strlen (*types) == len && strncasecmp (p, *types, len) == 0)
+      return true;
+  return false;
+}
+
+/* Does GnuTLS, whose text nbdkit passes on, write such a type of attribute?  It
+ * has dotted numbers, or names, of which those that people know in other
+ * letters are here.
+ */
+static bool
+is_type (const char *p, size_t len)
+{
+  static const char *const capital[] = { "CN", "OU",  "DC",    "ST",
+                                         "C",  "UID", "EMAIL", NULL };
+  size_t i;
+
+  if (len > 0 && strspn (p, "0123456789.") >= len)
+    return true;
+  if (len <= 1)
+    return len == 1 && strchr ("CLO", *p) != NULL;
+  for (i = 0; i < len; ++i)
+    if (!isalnum ((unsigned char) p[i]) ||
+        (islower ((unsigned char) p[i]) && is_one_of (p, len, capital)))
+      return false;
+  return true;
+}
+
+/* The entry without the list's backslashes; NULL: no memory. */
+static char *
+entry_text (const char *p, const char *end)
+{
+  char *text = malloc ((size_t) (end - p) + 1), *q = text;
+
+  if (text == NULL)
+    return nbdedup_fail_null (ENOMEM, "no memory");
+  for (; p < end; ++p) {
+    if (*p == '\\' && p + 1 < end)
+      ++p;
+    *q++ = *p;
+  }
+  *q = '\0';
+  return text;
+}
+
+/* Check a distinguished name, TYPE=VALUE,TYPE=VALUE...  (RFC 4514).  Returns 1
+ * if it is only the rest of one: it tells where somebody is, not who.
+ */
+static int
+check_name (const char *p, const char *end)
+{
+  static const char *const rest[] = { "O",  "OU",     "L",          "ST", "C",
+                                      "DC", "STREET", "postalCode", NULL };
+  CLEANUP_FREE char *name = entry_text (p, end);
+  const char *part, *next, *equals;
+  bool is_rest = true;
+
+  if (name == NULL)
+    return -1;
+  for (part = name;; part = next + 1) {
+    next = end_of_entry (part); /* the same rule of commas and backslashes */
+    equals = memchr (part, '=', (size_t) (next - part));
+    if (equals == NULL || equals + 1 == next ||
+        !is_type (part, (size_t) (equals - part)))
+      return nbdedup_fail (EINVAL,
+                           "allow: '%.*s' can never match: a user is "
+                           "given by number (id -u NAME), a certificate by its "
+                           "distinguished name, as GnuTLS writes it "
+                           "(CN=web1\\,O=Example\\\\\\, Inc.)",
+                           (int) (next - part < 64 ? next - part : 64), part);
+    is_rest &= is_one_of (part, (size_t) (equals - part), rest);
+    if (*next == '\0')
+      return is_rest;
+  }
+}
+
+/* '*name': was the entry before it a certificate's name?  Is this one? */
+static int
+check_entry (const char *p, const char *end, bool *name)
+{
+  const bool after_name = *name;
+  int r;
+
+  *name = false;
   if (p == end)
     return nbdedup_fail (EINVAL,
                          "allow: an empty entry: write all, or uids "
@@ -56,19 +143,22 @@ check_entry (const char *p, const char *end)
     return nbdedup_fail (EINVAL,
                          "allow: 'all' lets every client in, and "
                          "stands alone: write all, or a list without it");
-  if (memchr (p, '=', (size_t) (end - p)) == NULL)
+  r = check_name (p, end);
+  if (r == 1 && after_name)
     return nbdedup_fail (EINVAL,
-                         "allow: '%.*s' can never match: a user is "
-                         "given by number (id -u NAME), a certificate by its "
-                         "distinguished name (CN=web1\\,O=Example)",
+                         "allow: '%.*s' belongs to the name before it: put a "
+                         "backslash before each comma of a name "
+                         "(CN=web1\\,O=Example)",
                          (int) (end - p < 64 ? end - p : 64), p);
-  return 0;
+  *name = r == 0;
+  return r == -1 ? -1 : 0;
 }
 
 int
 allow_check (const char *allow)
 {
   const char *p, *end;
+  bool name = false;
 
   for (p = allow; *p; ++p)
     if (iscntrl ((unsigned char) *p))
@@ -79,7 +169,7 @@ allow_check (const char *allow)
     return 0;
   for (p = allow;; p = end + 1) {
     end = end_of_entry (p);
-    if (check_entry (p, end) == -1)
+    if (check_entry (p, end, &name) == -1)
       return -1;
     if (*end == '\0')
       return 0;

@@ -311,7 +311,8 @@ keys=(pool volume only ddt-cache record-cache dirty-max commit-interval
     nbdedup set allow="$(id -u)" v
     assert_eq "$(nbdinfo --size "$(uri_of v)")" 1048576
     # A list that can never match is refused, and changes nothing.
-    for bad in root 99999999999 "" "1000," CN=web1,example; do
+    for bad in root 99999999999 "" "1000," CN=web1,example CN= X=1 \
+               CN=web1,O=Example; do
         run -2 nbdedup set "allow=$bad" v
         [[ $output == "nbdedup: set: allow: "* ]] || fail "$output"
     done
