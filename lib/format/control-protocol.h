@@ -61,6 +61,9 @@
  * - CANCEL has the COMMAND's cookie.  It asks a long command to stop.  The
  *   server then answers ERROR EINTR, or the result if the command has ended.
  *   It ignores a late CANCEL.  Closing the connection cancels too.
+ * - A server with many clients answers VOLUME_OPEN with CONTROL_FLAG_SPARE with
+ *   ERROR EBUSY: the client then does with the connections to this volume that
+ *   it has.
  * - A connection has at most one volume open.  The server closes it with the
  *   connection; only the reply to VOLUME_CLOSE confirms that it is closed.
  * - FREEZE keeps this moment for the connection (drift/frozen.h), with the
@@ -160,6 +163,7 @@ enum control_type {
 
 #define CONTROL_FLAG_MORE 1     /* REPLY: another one follows */
 #define CONTROL_FLAG_PROGRESS 2 /* COMMAND: send PROGRESS */
+#define CONTROL_FLAG_SPARE 4    /* VOLUME_OPEN: the client has another one */
 
 struct control_frame {
   uint16_t type;

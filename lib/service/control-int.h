@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Shared by control.c (connections and their requests), control-answer.c and
- * control-frozen.c.
+/* Shared by control.c (connections and their requests), control-answer.c,
+ * control-buffers.c and control-frozen.c.
  */
 
 #ifndef NBDEDUP_CONTROL_INT_H
@@ -17,8 +17,23 @@
 #include <jansson.h>
 
 #include "base/event.h"
+#include "base/lock.h"
 #include "format/control-protocol.h"
 #include "nbdedup.h"
+
+/* The buffers of connections that have a volume open, of CONTROL_PAYLOAD_MAX
+ * bytes and one for a NUL.  There are few.  A connection has one only while it
+ * serves a request, which ends soon whatever other clients do: so a client that
+ * waits for its pipe, perhaps for another client that waits for a buffer, has
+ * none, and all of them come to their turn.  A client that stops in the middle
+ * of a request keeps one for CONTROL_TIMEOUT_S at most.
+ */
+struct control_buffers {
+  struct lock lock; /* innermost; protects everything below */
+  TAILQ_HEAD (, control_waiter) waiters; /* the first one is next */
+  uint8_t **free;                        /* owned; the last one is next */
+  unsigned nr_free, nr;                  /* nr: free or in use */
+};
 
 struct connection {
   LIST_ENTRY (connection) link; /* used by the accepting thread only */
@@ -36,6 +51,7 @@ struct connection {
   struct frozen *frozen;         /* owned; NULL: none */
   char *lost_moment;             /* owned; why 'frozen' was closed, or NULL */
   uint8_t *buf;                  /* CONTROL_PAYLOAD_MAX bytes, or NULL */
+  bool borrowed;                 /* 'buf' is one of control->buffers */
   uint64_t cookie;               /* of the request being served */
   bool want_progress, lost;      /* of the command being served */
   uint64_t progress_ms;          /* time of the last PROGRESS */
@@ -49,6 +65,7 @@ struct control {
   atomic_bool stopping;
   atomic_uint nr_volumes; /* connections that have one open */
   atomic_uint nr_frozen;  /* the same for frozen moments */
+  struct control_buffers buffers;
 
   /* The accepting thread's own. */
   LIST_HEAD (, connection) connections;
@@ -74,6 +91,17 @@ extern int control_reply_json (struct connection *conn, json_t *json);
  * connection.  Not 0: the client has gone or cancels, or the server stops.
  */
 extern int control_progress (void *opaque, uint64_t done, uint64_t total);
+
+/*----------------------------------------------------------------------
+ * control-buffers.c
+ */
+
+extern void control_buffers_init (struct control_buffers *b);
+extern void control_buffers_destroy (struct control_buffers *b);
+
+/* Wait for one; first come, first served.  NULL: there is no memory. */
+extern uint8_t *control_buffer_get (struct control_buffers *b);
+extern void control_buffer_put (struct control_buffers *b, uint8_t *buf);
 
 /*----------------------------------------------------------------------
  * control-frozen.c: requests of a frozen moment, as control.c has the others

@@ -4,8 +4,8 @@
  *
  * One thread accepts; each connection has a thread of its own, which
  * serves its requests one after the other.  So a client that is slow,
- * silent or gone occupies only its own thread, its buffer and the volume
- * that it has open.
+ * silent or gone occupies only its own thread and the volume that it has
+ * open.
  *
  * Life of a connection: the accepting thread makes it and puts it on the
  * list.  Its thread serves it, closes what it has open, sets 'done' and wakes
@@ -48,11 +48,12 @@
  * longest, so silent or slow clients do not block commands.
  */
 #define CONNECTIONS_MAX 128
-/* Connections with a volume are never idle: a client that reads stdin may take
- * long.  They keep their buffers of 1 MiB; a client of import or export has
- * four.
+/* A client of import or export has up to four connections with the volume, to
+ * be faster.  When there are so many, it gets only the first one, which it
+ * cannot do without.  They are never idle: a client that reads stdin may take
+ * long.
  */
-#define VOLUMES_MAX 32
+#define VOLUMES_MANY 32
 /* Values of 'idle_ms' for a connection that is not idle. */
 /* It serves a request, or its client has a volume or a frozen view. */
 #define SERVING 0
@@ -162,11 +163,12 @@ serve_volume_open (struct connection *conn, const struct control_frame *f)
       ~(uint64_t) (NBDEDUP_VOLUME_READONLY | NBDEDUP_VOLUME_EXCLUSIVE))
     return control_reply_error (conn, EINVAL, "control: unknown volume flags");
 
-  if (atomic_fetch_add (&conn->control->nr_volumes, 1) >= VOLUMES_MAX) {
+  if (atomic_fetch_add (&conn->control->nr_volumes, 1) >= VOLUMES_MANY &&
+      (f->flags & CONTROL_FLAG_SPARE)) {
     atomic_fetch_sub (&conn->control->nr_volumes, 1);
     return control_reply_error (conn, EBUSY,
-                                "control: too many imports and exports: try "
-                                "again later");
+                                "control: there are many imports and exports: "
+                                "use the connections that you have");
   }
   conn->volume = nbdedup_volume_open (conn->control->pool, name,
                                       f->length | NBDEDUP_VOLUME_ADMIN,
@@ -328,6 +330,27 @@ wait_for_request (struct connection *conn)
 }
 
 static int
+get_buffer (struct connection *conn)
+{
+  if (conn->buf != NULL)
+    return 0;
+  conn->borrowed = conn->volume != NULL;
+  conn->buf = conn->borrowed ? control_buffer_get (&conn->control->buffers)
+                             : malloc (CONTROL_PAYLOAD_MAX + 1);
+  return conn->buf == NULL ? -1 : 0;
+}
+
+static void
+put_buffer (struct connection *conn)
+{
+  if (conn->buf != NULL && conn->borrowed)
+    control_buffer_put (&conn->control->buffers, conn->buf);
+  else
+    free (conn->buf);
+  conn->buf = NULL;
+}
+
+static int
 serve_one (struct connection *conn)
 {
   struct control_frame f;
@@ -344,12 +367,9 @@ serve_one (struct connection *conn)
   }
   conn->cookie = f.cookie;
 
-  if (conn->buf == NULL) {
-    conn->buf = malloc (CONTROL_PAYLOAD_MAX + 1);
-    if (conn->buf == NULL) {
-      control_reply_error (conn, ENOMEM, "control: no memory for a buffer");
-      return -1;
-    }
+  if (get_buffer (conn) == -1) {
+    control_reply_error (conn, ENOMEM, "control: no memory for a buffer");
+    return -1;
   }
   if (f.payload > 0 && control_recv_bytes (conn->fd, conn->buf, f.payload) != 1)
     return -1;
@@ -363,10 +383,11 @@ serve_one (struct connection *conn)
 static void
 end_request (struct connection *conn)
 {
-  if (conn->volume != NULL || conn->frozen != NULL)
+  if (conn->frozen != NULL)
     return;
-  free (conn->buf);
-  conn->buf = NULL;
+  put_buffer (conn);
+  if (conn->volume != NULL)
+    return;
   atomic_store (&conn->idle_ms, clock_ms ());
 }
 
@@ -386,7 +407,7 @@ connection_thread (void *opaque)
   close_volume (conn);
   control_close_frozen (conn);
   free (conn->lost_moment);
-  free (conn->buf);
+  put_buffer (conn);
   shutdown (conn->fd, SHUT_RDWR);
   atomic_store (&conn->done, true);
   wake (control);
@@ -617,6 +638,7 @@ close_and_free (struct control *control)
     close (control->dirfd);
   if (control->wakefd != -1)
     close (control->wakefd);
+  control_buffers_destroy (&control->buffers);
   free (control);
 }
 
@@ -653,6 +675,7 @@ control_start (struct nbdedup_pool *pool, const char *path)
   control->pool = pool;
   control->listenfd = -1;
   LIST_INIT (&control->connections);
+  control_buffers_init (&control->buffers);
   control->wakefd = eventfd (0, EFD_CLOEXEC | EFD_NONBLOCK);
   control->dirfd = open (dir, O_PATH | O_DIRECTORY | O_CLOEXEC);
   if (control->wakefd == -1 || control->dirfd == -1)

@@ -2,7 +2,8 @@
 
 /* The volumes of a client: the same calls on a volume opened in this process
  * and on one that a server has open.  A handle makes up to CHANNELS_MAX
- * connections, each when a thread finds none idle.
+ * connections, each when a thread finds none idle; fewer if the server has many
+ * clients.
  */
 
 #include <config.h>
@@ -31,14 +32,17 @@ struct nbdedup_handle {
   pthread_cond_t released;  /* a channel became idle, or was lost */
   struct channel_list idle; /* owned */
   unsigned nr_channels;     /* idle or in use */
+  unsigned max_channels;
 };
 
 static struct channel *
 volume_channel_new (struct nbdedup_client *client, const char *name,
-                    unsigned flags, uint64_t *size, uint32_t *block_size)
+                    unsigned flags, bool spare, uint64_t *size,
+                    uint32_t *block_size)
 {
   struct control_frame f = {
     .type = CONTROL_VOLUME_OPEN,
+    .flags = spare ? CONTROL_FLAG_SPARE : 0,
     .length = flags,
     .payload = strlen (name),
   };
@@ -60,14 +64,31 @@ volume_channel_new (struct nbdedup_client *client, const char *name,
   return ch;
 }
 
-/* An idle channel, a new one, or, with CHANNELS_MAX in use, the next that
- * becomes idle.
+/* Wait until a channel is idle or, NULL, a new one is allowed. */
+static struct channel *
+wait_for_idle_locked (struct nbdedup_handle *handle)
+{
+  struct channel *ch;
+
+  assert_held (&handle->lock);
+  while (SLIST_EMPTY (&handle->idle) &&
+         handle->nr_channels >= handle->max_channels)
+    lock_wait (&handle->lock, &handle->released);
+  ch = SLIST_FIRST (&handle->idle);
+  if (ch != NULL)
+    SLIST_REMOVE_HEAD (&handle->idle, link);
+  else
+    handle->nr_channels++;
+  assert (handle->nr_channels <= CHANNELS_MAX);
+  return ch;
+}
+
+/* An idle channel, a new one, or, with as many in use as there may be, the next
+ * that becomes idle.
  */
 static struct channel *
 channel_get (struct nbdedup_handle *handle)
 {
-  const unsigned max = handle->flags & NBDEDUP_VOLUME_EXCLUSIVE ? 1
-                                                                : CHANNELS_MAX;
   struct channel *ch;
   uint64_t size;
   uint32_t block_size;
@@ -75,36 +96,26 @@ channel_get (struct nbdedup_handle *handle)
   assert (handle->volume == NULL); /* else it needs no server */
   {
     WITH_LOCK (&handle->lock);
-    /* Wait until one is idle or a new one is allowed. */
-    while (SLIST_EMPTY (&handle->idle) && handle->nr_channels >= max)
-      lock_wait (&handle->lock, &handle->released);
-    ch = SLIST_FIRST (&handle->idle);
-    if (ch != NULL) {
-      SLIST_REMOVE_HEAD (&handle->idle, link);
+    ch = wait_for_idle_locked (handle);
+    if (ch != NULL)
       return ch;
-    }
-    handle->nr_channels++;
-    assert (handle->nr_channels <= max);
   }
 
-  ch = volume_channel_new (handle->client, handle->name, handle->flags, &size,
-                           &block_size);
-  if (ch != NULL && size != handle->size) {
-    /* It was resized: the offsets that the caller knows may not exist. */
-    channel_free (ch);
-    ch = NULL;
-    nbdedup_fail (EIO, "%s: was resized meanwhile", handle->name);
-  }
-  if (ch == NULL) {
-    const int err = errno;
-
-    WITH_LOCK (&handle->lock);
-    assert (handle->nr_channels > 0);
-    handle->nr_channels--;
-    pthread_cond_signal (&handle->released);
-    errno = err;
-  }
-  return ch;
+  ch = volume_channel_new (handle->client, handle->name, handle->flags, true,
+                           &size, &block_size);
+  if (ch != NULL && size == handle->size)
+    return ch;
+  /* Without this one the others go on, and find out if the server ended. */
+  WITH_LOCK (&handle->lock);
+  assert (handle->nr_channels > 1);
+  handle->max_channels = --handle->nr_channels;
+  pthread_cond_broadcast (&handle->released);
+  if (ch == NULL)
+    return wait_for_idle_locked (handle);
+  /* It was resized: the offsets that the caller knows may not exist. */
+  channel_free (ch);
+  nbdedup_fail (EIO, "%s: was resized meanwhile", handle->name);
+  return NULL;
 }
 
 /* Keep the channel also after a failure.  One that has lost track of where
@@ -138,6 +149,7 @@ nbdedup_client_volume_open (struct nbdedup_client *client, const char *name,
   }
   handle->client = client;
   handle->flags = flags | (client->readonly ? NBDEDUP_VOLUME_READONLY : 0);
+  handle->max_channels = flags & NBDEDUP_VOLUME_EXCLUSIVE ? 1 : CHANNELS_MAX;
   lock_init (&handle->lock);
   cond_init (&handle->released);
   SLIST_INIT (&handle->idle);
@@ -155,7 +167,7 @@ nbdedup_client_volume_open (struct nbdedup_client *client, const char *name,
   else if (strlen (name) > CONTROL_NAME_MAX)
     nbdedup_fail (EINVAL, "the volume name is too long");
   else {
-    ch = volume_channel_new (client, name, flags, &handle->size,
+    ch = volume_channel_new (client, name, flags, false, &handle->size,
                              &handle->block_size);
     if (ch != NULL) {
       assert (handle->nr_channels == 0);

@@ -108,6 +108,40 @@ release ()
     nbdedup export web1 - | cmp - "$BATS_TEST_TMPDIR/img"
 }
 
+# all_succeed PID...: wait for these processes, none of which may fail.
+all_succeed ()
+{
+    local each failed=0
+
+    for each in "$@"; do
+        wait "$each" || ((++failed))
+    done
+    assert_eq "$failed" 0 "commands that failed"
+}
+
+@test "many imports and exports at once all succeed, in pipes too" {
+    local i pids=()
+
+    make_pool
+    random_data 3M >"$BATS_TEST_TMPDIR/img"
+    serve_up "$pool"
+    for i in {1..45}; do
+        nbdedup import "im$i" "$BATS_TEST_TMPDIR/img" 3>&- 4>&- &
+        pids+=("$!")
+    done
+    all_succeed "${pids[@]}"
+    # Each import waits for its export, which holds what imports need.
+    pids=()
+    for i in {1..45}; do
+        bash -o pipefail -c "nbdedup export im$i - | nbdedup import to$i -" \
+             3>&- 4>&- &
+        pids+=("$!")
+    done
+    all_succeed "${pids[@]}"
+    assert_eq "$(json list | jq '.volumes | length')" 90
+    nbdedup export to45 - | cmp - "$BATS_TEST_TMPDIR/img"
+}
+
 @test "an export that fails leaves no new file behind" {
     make_pool
     random_data 5M >"$BATS_TEST_TMPDIR/img"
