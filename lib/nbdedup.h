@@ -340,17 +340,26 @@ nbdedup_call (struct nbdedup_pool *pool, const char *command, json_t *args)
 
 struct nbdedup_client;
 
-/* A client that waits for another process to close the pool. */
-struct nbdedup_wait {
-  const char *why; /* one line */
-  const char *who; /* the other's 'who'; "": not known */
-  long pid;        /* the other's; 0: not known */
-  uint64_t waited_ms, longest_ms;
+/* A client that waits. */
+enum nbdedup_wait_kind {
+  NBDEDUP_WAIT_POOL,   /* for another process to close the pool */
+  NBDEDUP_WAIT_ANSWER, /* for the server's answer */
+  NBDEDUP_WAIT_TURN,   /* in the server, for another command */
 };
 
-/* The client calls this several times a second while it waits.  It returns 0
- * to continue, EINTR to give up, or EDEADLK to give up because the other
- * process waits for this one.
+struct nbdedup_wait {
+  enum nbdedup_wait_kind kind;
+  const char *why;                /* one line */
+  const char *who;                /* the other's 'who'; "": not known */
+  long pid;                       /* the other's; 0: not known */
+  uint64_t waited_ms, longest_ms; /* longest_ms 0: no limit */
+};
+
+/* The client calls this several times a second while it waits, also in later
+ * calls of nbdedup_client_*.  It returns 0 to continue, EINTR to give up, or,
+ * for NBDEDUP_WAIT_POOL, EDEADLK to give up because the other process waits for
+ * this one.  A wait without a limit goes on: only a command's progress callback
+ * ends it.
  */
 typedef int nbdedup_wait_fn (const struct nbdedup_wait *wait);
 

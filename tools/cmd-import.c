@@ -30,6 +30,7 @@
 #include "progress.h"
 #include "tools.h"
 #include "volume-options.h"
+#include "wait.h"
 
 enum {
   KEY_FORMAT = 0x2000,
@@ -210,8 +211,10 @@ destroy_volume (struct import *im)
 {
   json_t *args = pack_args (&im->common, "{s:s, s:b}", "name", im->temp,
                             "force", 1);
-  int r = call (im, "destroy", json_incref (args));
+  int r;
 
+  wait_must_end ();
+  r = call (im, "destroy", json_incref (args));
   if (r == -1 && (errno == EIO || errno == ESHUTDOWN) &&
       nbdedup_client_is_served (im->client)) {
     nbdedup_client_close (im->client);

@@ -123,17 +123,26 @@ print_count (bool *first, const char *what, const json_t *object,
     print_item (first, what, left);
 }
 
-/* What runs in the background; a scrub has its own line. */
+/* What runs in the background, and a scrub, also a user's. */
 static void
 print_activity (const json_t *status)
 {
   const json_t *activity = json_object_get (status, "activity");
-  char buf[HUMAN_MAX];
+  const json_t *scrub = json_object_get (status, "scrub_progress");
+  char buf[HUMAN_MAX], left[40];
   bool first = true;
 
   if (json_size (activity, "freeing_layers") > 0)
     print_item (&first, "freeing destroyed data",
                 human_bytes (json_size (activity, "freeing_bytes"), buf));
+  if (json_is_true (json_object_get (scrub, "running"))) {
+    const uint64_t done = json_size (scrub, "records");
+    const uint64_t total = json_size (scrub, "total");
+
+    snprintf (left, sizeof left, "%" PRIu64 " records",
+              done < total ? total - done : 0);
+    print_item (&first, "scrub", left);
+  }
   print_count (&first, "merging layers of destroyed snapshots", activity,
                "merging_layers");
   print_count (&first, "merging entries of the hash index", activity,

@@ -16,10 +16,13 @@
 #include "tools.h"
 #include "wait.h"
 
-/* Most commands end sooner. */
+/* Most commands end sooner, ... */
 #define SAY_MS 500
+/* ... and so do most requests, on a machine that is busy too. */
+#define SAY_ANSWER_MS 900
 
 static const char *command; /* not owned */
+static bool must_end;
 
 void
 wait_set_command (const char *name)
@@ -95,21 +98,41 @@ waits_for_us (const struct nbdedup_wait *wait)
 
 /*----------------------------------------------------------------------*/
 
+/* Once for each kind: which process has the pool, or its turn, may change
+ * often.
+ */
+static void
+say (const struct nbdedup_wait *wait)
+{
+  static unsigned said;
+
+  if (said & 1u << wait->kind)
+    return;
+  said |= 1u << wait->kind;
+  if (wait->longest_ms > 0)
+    note ("%s: waiting for up to %" PRIu64 " s: %s", command,
+          wait->longest_ms / 1000, wait->why);
+  else
+    note ("%s: waiting: %s", command, wait->why);
+}
+
 int
 wait_for_pool (const struct nbdedup_wait *wait)
 {
-  static bool said;
-
-  if (interrupted ())
+  if (interrupted () && !must_end)
     return EINTR;
-  if (waits_for_us (wait))
+  if (wait->kind == NBDEDUP_WAIT_POOL && waits_for_us (wait))
     return EDEADLK;
-  if (!said && wait->waited_ms >= SAY_MS) {
-    note ("%s: waiting for up to %" PRIu64 " s: %s", command,
-          wait->longest_ms / 1000, wait->why);
-    said = true;
-  }
+  if (wait->waited_ms >=
+      (wait->kind == NBDEDUP_WAIT_ANSWER ? SAY_ANSWER_MS : SAY_MS))
+    say (wait);
   return 0;
+}
+
+void
+wait_must_end (void)
+{
+  must_end = true;
 }
 
 int

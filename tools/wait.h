@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Messages while a command waits for another one to close the pool. */
+/* Messages while a command waits for another one to close the pool, for its
+ * turn in the server, or for the server's answer.
+ */
 
 #ifndef NBDEDUP_WAIT_H
 #define NBDEDUP_WAIT_H
@@ -14,6 +16,11 @@ extern void wait_set_command (const char *command);
  * between the two commands.
  */
 extern nbdedup_wait_fn wait_for_pool;
+
+/* From now on wait_for_pool waits although a signal has come: the command must
+ * undo what it did.
+ */
+extern void wait_must_end (void);
 
 /* For commands that wait so briefly that they report nothing. */
 extern nbdedup_wait_fn wait_silently;

@@ -18,10 +18,10 @@
  * No thread holds two locks that a comma separates, or those of two volumes.
  * The memory of dirty blocks, the record cache, the list of readers, the
  * sampler, the copier, other threads of background.h, the moves (lock), the
- * pool's notes and events, the writers of a volume, and the scrub's part of
- * "status" have locks of their own, innermost.  So have the second copy of
- * pool.db (in this order: its builder's lock, the locks of its two files, the
- * lock held during a change of pool.db, its state's lock), the room of its
+ * pool's notes and events, the writers of a volume, the turns, and the scrub's
+ * part of "status" have locks of their own, innermost.  So have the second copy
+ * of pool.db (in this order: its builder's lock, the locks of its two files,
+ * the lock held during a change of pool.db, its state's lock), the room of its
  * files (outside the lock held during a change of pool.db) and its VFS.
  *
  * Threads read and write records, copy blocks, hash and compress with none of
@@ -148,6 +148,18 @@ static inline bool
 lock_try (struct lock *l)
 {
   if (pthread_mutex_trylock (&l->mutex) != 0)
+    return false;
+  lock_set_owner (l);
+  return true;
+}
+
+/* The same after waiting for at most 'ms' milliseconds. */
+static inline bool
+lock_try_ms (struct lock *l, uint64_t ms)
+{
+  const struct timespec ts = clock_in_ms (ms);
+
+  if (pthread_mutex_clocklock (&l->mutex, CLOCK_MONOTONIC, &ts) != 0)
     return false;
   lock_set_owner (l);
   return true;

@@ -15,6 +15,7 @@
 #include "base/geometry.h"
 #include "base/lock.h"
 #include "base/quiesce.h"
+#include "base/turn.h"
 #include "disk/warm-file.h"
 #include "format/copies.h"
 #include "format/hash.h"
@@ -102,7 +103,9 @@ struct nbdedup_pool {
    * included: their numbers belong together.
    */
   struct lock admin;
-  struct lock drift;  /* one computation of drift at a time */
+  struct turn admin_turn;
+  struct lock drift; /* one computation of drift at a time */
+  struct turn drift_turn;
   struct lock alerts; /* one comparison with the thresholds at a time,
                                  * until it is stored */
 

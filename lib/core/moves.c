@@ -23,6 +23,7 @@ moves_new (struct space *space, uint32_t sector_bytes)
   m->space = space;
   m->sector_bytes = sector_bytes;
   lock_init (&m->one);
+  turn_init (&m->turn);
   lock_init (&m->lock);
   return m;
 }
@@ -63,6 +64,7 @@ moves_free (struct moves *m)
     moves_give_back (m, &m->batch);
   lock_destroy (&m->lock);
   lock_destroy (&m->one);
+  turn_destroy (&m->turn);
   free (m);
 }
 

@@ -55,6 +55,7 @@
 #include <stdint.h>
 
 #include "base/lock.h"
+#include "base/turn.h"
 #include "format/format.h"
 #include "meta/meta.h"
 #include "space/space.h"
@@ -93,6 +94,7 @@ struct moves {
   atomic_uint_fast64_t moved, moved_bytes, emptied;
   _Atomic uint64_t not_before_ms; /* begin no batch */
 
+  struct turn turn;
   struct lock one;  /* one thread compacts at a time; outermost */
   struct lock lock; /* protects 'held', and the beginning of a
                                  * batch; innermost */

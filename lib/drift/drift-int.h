@@ -42,6 +42,7 @@ extern int drift_progress (struct drift_progress *p, uint64_t done);
  */
 extern int
 drift_lock (struct nbdedup_pool *pool, struct drift_progress *progress);
+extern void drift_unlock (struct nbdedup_pool *pool);
 extern void drift_watch (struct view *v, struct drift_progress *progress);
 
 /* The same, and open a view.  Long work checks 'progress', which is borrowed

@@ -18,9 +18,6 @@
 #include "drift/record-join.h"
 #include "meta/meta.h"
 
-/* While another computation runs, check this often. */
-#define LOOK_MS 20
-
 struct comparison {
   struct view *v;
   struct view_name golden;      /* a copy: of a destroyed one with a layer */
@@ -58,12 +55,13 @@ look (void *opaque)
 int
 drift_lock (struct nbdedup_pool *pool, struct drift_progress *progress)
 {
-  while (!lock_try (&pool->drift)) {
-    if (look (progress) == -1)
-      return -1;
-    clock_sleep_ms (LOOK_MS);
-  }
-  return 0;
+  return turn_take (&pool->drift_turn, &pool->drift, look, progress);
+}
+
+void
+drift_unlock (struct nbdedup_pool *pool)
+{
+  turn_give (&pool->drift_turn, &pool->drift);
 }
 
 void
@@ -87,7 +85,7 @@ drift_begin (struct nbdedup_pool *pool, struct view *v,
     r = view_open (pool, v);
   }
   if (r == -1) {
-    lock_release (&pool->drift);
+    drift_unlock (pool);
     return -1;
   }
   drift_watch (v, progress);
@@ -99,7 +97,7 @@ drift_end (struct nbdedup_pool *pool, struct view *v)
 {
   assert_held (&pool->drift);
   view_close (v);
-  lock_release (&pool->drift);
+  drift_unlock (pool);
 }
 
 /*----------------------------------------------------------------------

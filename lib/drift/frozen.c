@@ -157,7 +157,7 @@ frozen_next (struct frozen *f, nbdedup_progress_fn *progress, void *opaque)
     return NULL;
   document = drift_measure (&f->view, f->goldens[f->next], f->memory_bytes,
                             f->now, &f->progress, &f->blocks);
-  lock_release (&f->pool->drift);
+  drift_unlock (f->pool);
   f->progress.fn = NULL;
   if (document == NULL)
     return NULL;
@@ -439,7 +439,7 @@ frozen_advise (struct frozen *f, nbdedup_progress_fn *progress, void *opaque)
   if (drift_lock (f->pool, &f->progress) == -1)
     return NULL;
   result = advise_run (f->advise, &f->progress);
-  lock_release (&f->pool->drift);
+  drift_unlock (f->pool);
   f->progress.fn = NULL;
   advise_free (f->advise);
   f->advise = NULL;

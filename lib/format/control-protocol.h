@@ -58,6 +58,9 @@
  *   frames (offset: done, length: total units) before the answer, in any
  *   number.  The server splits a result that is larger than a frame into
  *   several REPLYs, all but the last with CONTROL_FLAG_MORE.
+ * - With CONTROL_FLAG_AWAITED the server sends PROGRESS frames with a text, at
+ *   most CONTROL_ERROR_MAX bytes, while the COMMAND waits for another one: who
+ *   that is, and since when, as a clause.
  * - CANCEL has the COMMAND's cookie.  It asks a long command to stop.  The
  *   server then answers ERROR EINTR, or the result if the command has ended.
  *   It ignores a late CANCEL.  Closing the connection cancels too.
@@ -164,6 +167,7 @@ enum control_type {
 #define CONTROL_FLAG_MORE 1     /* REPLY: another one follows */
 #define CONTROL_FLAG_PROGRESS 2 /* COMMAND: send PROGRESS */
 #define CONTROL_FLAG_SPARE 4    /* VOLUME_OPEN: the client has another one */
+#define CONTROL_FLAG_AWAITED 8  /* COMMAND: say for what it waits */
 
 struct control_frame {
   uint16_t type;

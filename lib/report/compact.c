@@ -303,17 +303,29 @@ run_batch (struct compaction *c)
     get_waste (c->pool) + SEGMENT_BYTES <= waste;
 }
 
+/* While another command has its turn. */
+static int
+look (void *opaque)
+{
+  struct compaction *c = opaque;
+
+  return c->progress && c->progress (c->opaque, 0, c->first) != 0
+    ? nbdedup_fail (EINTR, "interrupted")
+    : 0;
+}
+
 static int
 compact (struct compaction *c)
 {
+  struct moves *m = c->pool->moves;
   int r;
 
-  WITH_LOCK (&c->pool->moves->one);
-  do {
-    if (txg_check (c->pool->txg) == -1)
-      return -1;
-    r = run_batch (c);
-  } while (r == 1);
+  if (turn_take (&m->turn, &m->one, look, c) == -1)
+    return -1;
+  do
+    r = txg_check (c->pool->txg) == -1 ? -1 : run_batch (c);
+  while (r == 1);
+  turn_give (&m->turn, &m->one);
   return r;
 }
 

@@ -329,9 +329,7 @@ run_batch (struct rewrite *w,
 {
   int r;
 
-  if (wait_for_room (w) == -1)
-    return -1;
-  WITH_LOCK (&w->pool->moves->one);
+  assert_held (&w->pool->moves->one);
   /* A thread may have ended in the middle of a batch. */
   if (txg_check (w->pool->txg) == -1 || sweep (w) == -1)
     return -1;
@@ -351,6 +349,26 @@ run_batch (struct rewrite *w,
   return sweep (w) == -1 ? -1 : count_sent (w);
 }
 
+static int
+look (void *opaque)
+{
+  return rewrite_go_on (opaque);
+}
+
+static int
+wait_and_run_batch (struct rewrite *w,
+                    int (*fn) (struct rewrite *w, const struct record *r))
+{
+  struct moves *m = w->pool->moves;
+  int r;
+
+  if (wait_for_room (w) == -1 || turn_take (&m->turn, &m->one, look, w) == -1)
+    return -1;
+  r = run_batch (w, fn);
+  turn_give (&m->turn, &m->one);
+  return r;
+}
+
 /*----------------------------------------------------------------------
  * The command
  */
@@ -367,7 +385,7 @@ run_pass (struct rewrite *w,
   if (r == 0 && fn == rewrite_index_record)
     r = index_pass (w);
   while (r == 0 && w->addr != UINT64_MAX)
-    r = run_batch (w, fn);
+    r = wait_and_run_batch (w, fn);
   w->pass++;
   return r;
 }

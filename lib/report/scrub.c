@@ -39,8 +39,6 @@
 #define DAMAGED_MAX 65536
 /* Summary chunks that one fold repairs. */
 #define REPAIR_MAX 64
-/* How often a scrub that waits for another one checks. */
-#define LOOK_MS 20
 /* Leaves to read between checks whether to go on. */
 #define LOOK_LEAVES 64
 
@@ -681,6 +679,7 @@ scrub_shared_new (void)
   if (shared == NULL)
     return nbdedup_fail_null (ENOMEM, "no memory");
   lock_init (&shared->one);
+  turn_init (&shared->turn);
   lock_init (&shared->live.lock);
   return shared;
 }
@@ -693,6 +692,7 @@ scrub_shared_free (struct scrub_shared *shared)
   scrubbed_free (shared->last);
   lock_destroy (&shared->live.lock);
   lock_destroy (&shared->one);
+  turn_destroy (&shared->turn);
   free (shared);
 }
 
@@ -726,17 +726,21 @@ keep_scrubbed (struct scrub *s)
 }
 
 static int
+look (void *opaque)
+{
+  return scrub_go_on (opaque);
+}
+
+static int
 lock_scrub (struct scrub *s)
 {
-  int r = 0;
+  struct scrub_shared *shared = s->pool->scrub;
+  int r;
 
   /* This makes the server's own scrub yield. */
-  s->pool->scrub->waiting += !s->args->scheduled;
-  while (r == 0 && !lock_try (&s->pool->scrub->one)) {
-    r = scrub_go_on (s);
-    clock_sleep_ms (LOOK_MS);
-  }
-  s->pool->scrub->waiting -= !s->args->scheduled;
+  shared->waiting += !s->args->scheduled;
+  r = turn_take (&shared->turn, &shared->one, look, s);
+  shared->waiting -= !s->args->scheduled;
   return r;
 }
 
@@ -772,7 +776,7 @@ scrub_run (struct nbdedup_pool *pool, const struct scrub_args *args,
   }
   if (s.f.time != 0)
     keep_scrubbed (&s);
-  lock_release (&pool->scrub->one);
+  turn_give (&pool->scrub->turn, &pool->scrub->one);
   scrub_tell_ended (&s, result);
   verifier_free (&s.v);
   free (s.f.damaged);

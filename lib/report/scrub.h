@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 #include "base/lock.h"
+#include "base/turn.h"
 #include "nbdedup.h"
 
 struct scrubbed; /* the findings of one */
@@ -33,6 +34,7 @@ struct scrub_live {
 
 /* Shared by a pool's scrubs. */
 struct scrub_shared {
+  struct turn turn;
   struct lock one;       /* one scrub at a time; protects ... */
   struct scrubbed *last; /* ... this, owned; NULL: none yet */
   struct scrub_live live;

@@ -6,8 +6,12 @@
 #include <poll.h>
 
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "base/error.h"
 #include "service/channel.h"
+
+/* How long to wait between calls of channel_watch's 'look'. */
+#define LOOK_MS 100
 
 int
 channel_lost (void)
@@ -26,6 +30,26 @@ channel_free (struct channel *ch)
     close (ch->fd);
   free (ch);
   errno = err;
+}
+
+/* Wait until the server has sent something, or went away. */
+static int
+await (const struct channel *ch, const struct channel_watch *watch,
+       uint64_t longest_ms)
+{
+  struct pollfd pfd = { .fd = ch->fd, .events = POLLIN };
+  const uint64_t begun = clock_ms ();
+  uint64_t waited_ms;
+
+  while (poll (&pfd, 1, LOOK_MS) <= 0) {
+    waited_ms = clock_ms () - begun;
+    if (longest_ms > 0 && waited_ms >= longest_ms)
+      return nbdedup_fail (EAGAIN, "the server does not answer");
+    if (watch != NULL &&
+        watch->look (watch->opaque, waited_ms, longest_ms) == -1)
+      return -1;
+  }
+  return 0;
 }
 
 /* Fail with the errno and text of an ERROR's payload. */
@@ -65,6 +89,10 @@ channel_send (struct channel *ch, struct control_frame *f, const void *payload)
 int
 channel_recv (struct channel *ch, struct control_frame *f)
 {
+  if (ch->watch != NULL && await (ch, ch->watch, 0) == -1) {
+    shutdown (ch->fd, SHUT_RDWR);
+    return -1;
+  }
   if (control_recv_header (ch->fd, f) != 1 || f->cookie != ch->cookie) {
     shutdown (ch->fd, SHUT_RDWR);
     return channel_lost ();
@@ -104,7 +132,8 @@ channel_request (struct channel *ch, struct control_frame *f,
  * sending fails.
  */
 static int
-channel_greet (struct channel *ch, const char *who)
+channel_greet (struct channel *ch, const char *who, uint64_t longest_ms,
+               const struct channel_watch *watch)
 {
   struct control_frame f = {
     .type = CONTROL_HELLO,
@@ -115,6 +144,8 @@ channel_greet (struct channel *ch, const char *who)
   };
 
   control_send (ch->fd, &f, who);
+  if (await (ch, watch, longest_ms) == -1)
+    return -1;
   if (control_recv_header (ch->fd, &f) != 1)
     return channel_lost ();
   if (f.type == CONTROL_ERROR)
@@ -127,31 +158,57 @@ channel_greet (struct channel *ch, const char *who)
   return 0;
 }
 
+/* If the server has not accepted many others, this waits until there is room in
+ * the queue.
+ */
+static int
+channel_connect (struct channel *ch, const struct sockaddr_un *addr,
+                 uint64_t longest_ms, const struct channel_watch *watch)
+{
+  const uint64_t begun = clock_ms ();
+  uint64_t waited_ms;
+
+  control_set_timeouts (ch->fd, 0, 1);
+  while (connect (ch->fd, (const struct sockaddr *) addr, sizeof *addr) == -1) {
+    if (errno != EAGAIN && errno != EINTR)
+      return nbdedup_fail (errno, "%s: cannot connect to the server: %s",
+                           CONTROL_SOCKET, strerror (errno));
+    waited_ms = clock_ms () - begun;
+    if (waited_ms >= longest_ms)
+      return nbdedup_fail (EAGAIN, "the server does not answer");
+    if (watch != NULL &&
+        watch->look (watch->opaque, waited_ms, longest_ms) == -1)
+      return -1;
+  }
+  return 0;
+}
+
 struct channel *
-channel_new (const char *path, const char *who, unsigned timeout_s)
+channel_new (const char *path, const char *who, unsigned timeout_s,
+             const struct channel_watch *watch)
 {
   CLEANUP_CLOSE int dirfd = open (path, O_PATH | O_DIRECTORY | O_CLOEXEC);
+  const uint64_t longest_ms = UINT64_C (1000) * timeout_s;
   struct channel *ch = malloc (sizeof *ch);
   struct sockaddr_un addr;
 
   if (ch == NULL)
     return nbdedup_fail_null (ENOMEM, "no memory for a connection");
   ch->cookie = 0;
+  ch->watch = NULL;
   ch->fd = socket (AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (dirfd == -1 || ch->fd == -1) {
     nbdedup_fail (errno, "%s: %s", path, strerror (errno));
     channel_free (ch);
     return NULL;
   }
-  control_set_timeouts (ch->fd, timeout_s, timeout_s);
   control_address (dirfd, CONTROL_SOCKET, &addr);
-  if (connect (ch->fd, (struct sockaddr *) &addr, sizeof addr) == -1) {
-    nbdedup_fail (errno, "%s/%s: cannot connect to the server: %s", path,
-                  CONTROL_SOCKET, strerror (errno));
+  if (channel_connect (ch, &addr, longest_ms, watch) == -1) {
     channel_free (ch);
     return NULL;
   }
-  if (channel_greet (ch, who) == -1) {
+  control_set_timeouts (ch->fd, timeout_s, timeout_s);
+  if (channel_greet (ch, who, longest_ms, watch) == -1) {
     channel_free (ch);
     return NULL;
   }

@@ -13,21 +13,33 @@
 
 #include "format/control-protocol.h"
 
+/* What to do while the server is silent.  'look' is called several times a
+ * second; -1 (with a text) gives up.  'longest_ms' is the time limit; 0: none.
+ */
+struct channel_watch {
+  int (*look) (void *opaque, uint64_t waited_ms, uint64_t longest_ms);
+  void *opaque;
+};
+
 struct channel {
   SLIST_ENTRY (channel) link;
   int fd;          /* owned */
   uint64_t cookie; /* of the last request */
+  /* For channel_recv.  Not owned; NULL, the initial value: nothing. */
+  const struct channel_watch *watch;
 };
 
 SLIST_HEAD (channel_list, channel);
 
 /* Connect to the server of pool directory 'path', which must send its greeting
  * within 'timeout_s'; the protocol allows CONTROL_TIMEOUT_S.  ENOENT,
- * ECONNREFUSED (no process listens) and EIO (lost while greeting) may be
- * temporary; other errors are not.
+ * ECONNREFUSED (no process listens), EIO (lost while greeting) and EAGAIN (no
+ * greeting in time) may be temporary; other errors are not.  'watch' may be
+ * NULL.
  */
-extern struct channel *
-channel_new (const char *path, const char *who, unsigned timeout_s);
+extern struct channel *channel_new (const char *path, const char *who,
+                                    unsigned timeout_s,
+                                    const struct channel_watch *watch);
 extern void channel_free (struct channel *ch);
 extern void channel_list_free (struct channel_list *list);
 

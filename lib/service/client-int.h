@@ -16,6 +16,8 @@ struct nbdedup_client {
   char who[CONTROL_WHO_MAX + 1];
   bool readonly;    /* change nothing */
   unsigned greet_s; /* time limit for a server's greeting */
+  nbdedup_wait_fn *on_wait;
+  struct lockfile_holder server; /* if 'pool' is NULL */
 
   struct lock lock;         /* protects everything below */
   struct channel_list idle; /* owned */
@@ -24,10 +26,16 @@ struct nbdedup_client {
 /* A new connection for this client; ESHUTDOWN: nothing has been done. */
 extern struct channel *client_channel_new (struct nbdedup_client *client);
 
+/* A channel_watch's 'look', which calls the client's on_wait.  'opaque' is the
+ * client.
+ */
+extern int client_look (void *opaque, uint64_t waited_ms, uint64_t longest_ms);
+
 /* Receive the result of a request, JSON in one or several REPLYs; NULL: its
- * failure.  'what' is for messages.
+ * failure.  'what' is for messages.  'on_wait' may be NULL.
  */
 extern json_t *client_recv_json (struct channel *ch, const char *what,
+                                 nbdedup_wait_fn *on_wait,
                                  nbdedup_progress_fn *progress, void *opaque);
 
 /* nbdedup_client_open with time limits for waiting for a server and for

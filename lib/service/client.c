@@ -44,15 +44,56 @@ test_lock (struct nbdedup_client *client, struct lockfile_holder *holder)
                           : lockfile_take (client->path, false, NULL, holder);
 }
 
+#define SINCE_MAX 40
+
+/* " since ..."; "": not known. */
+static const char *
+since_text (time_t since, char text[SINCE_MAX])
+{
+  struct tm tm;
+
+  if (since == 0 || localtime_r (&since, &tm) == NULL ||
+      strftime (text, SINCE_MAX, " since %Y-%m-%d %H:%M:%S", &tm) == 0)
+    text[0] = 0;
+  return text;
+}
+
+/* Only a command that has not begun gives up: the others must not be left
+ * alone.
+ */
+int
+client_look (void *opaque, uint64_t waited_ms, uint64_t longest_ms)
+{
+  const struct nbdedup_client *client = opaque;
+  const struct lockfile_holder *server = &client->server;
+  char since[SINCE_MAX], why[256];
+  const struct nbdedup_wait wait = {
+    .kind = NBDEDUP_WAIT_ANSWER,
+    .why = why,
+    .who = server->who,
+    .pid = server->pid,
+    .waited_ms = waited_ms,
+    .longest_ms = longest_ms,
+  };
+
+  if (client->on_wait == NULL)
+    return 0;
+  snprintf (why, sizeof why,
+            "the pool's server, %s (PID %ld), has not answered%s", server->who,
+            (long) server->pid,
+            since_text (time (NULL) - (time_t) (waited_ms / 1000), since));
+  return client->on_wait (&wait) != 0 && longest_ms > 0
+    ? nbdedup_fail (EINTR, "interrupted")
+    : 0;
+}
+
 static void
 fail_busy (const struct nbdedup_client *client,
            const struct lockfile_holder *holder)
 {
-  char since[32] = "";
-  struct tm tm;
+  char since[SINCE_MAX];
 
-  if (holder->since && localtime_r (&holder->since, &tm))
-    strftime (since, sizeof since, " since %Y-%m-%d %H:%M:%S", &tm);
+  since_text (holder->since, since);
   nbdedup_fail (EBUSY, "pool %s is in use by %s (PID %ld)%s", client->path,
                 holder->who, (long) holder->pid, since);
 }
@@ -66,6 +107,7 @@ try_open (struct nbdedup_client *client,
           const struct nbdedup_settings *settings, unsigned *free_tries,
           struct lockfile_holder *holder)
 {
+  const struct channel_watch watch = { client_look, client };
   struct channel *ch;
 
   assert (client->pool == NULL && SLIST_EMPTY (&client->idle));
@@ -106,7 +148,8 @@ try_open (struct nbdedup_client *client,
       fail_busy (client, holder);
     return 0;
   }
-  ch = channel_new (client->path, client->who, client->greet_s);
+  client->server = *holder;
+  ch = channel_new (client->path, client->who, client->greet_s, &watch);
   if (ch != NULL) {
     SLIST_INSERT_HEAD (&client->idle, ch, link);
     return 1;
@@ -116,12 +159,20 @@ try_open (struct nbdedup_client *client,
   if (errno != ENOENT && errno != ECONNREFUSED && errno != EIO &&
       errno != EAGAIN && errno != ESHUTDOWN)
     return -1;
-  nbdedup_fail (EBUSY, "pool %s is in use by %s (PID %ld), which %s on %s",
-                client->path, holder->who, (long) holder->pid,
-                errno == ENOENT || errno == ECONNREFUSED
-                  ? "is starting or ending: it does not listen"
-                  : "does not answer",
-                CONTROL_SOCKET);
+  if (errno == EAGAIN)
+    nbdedup_fail (EBUSY,
+                  "pool %s is in use by %s (PID %ld), which does not answer on "
+                  "%s: it is stopped, or too busy: see what it does, and try "
+                  "again",
+                  client->path, holder->who, (long) holder->pid,
+                  CONTROL_SOCKET);
+  else
+    nbdedup_fail (EBUSY, "pool %s is in use by %s (PID %ld), which %s on %s",
+                  client->path, holder->who, (long) holder->pid,
+                  errno == ENOENT || errno == ECONNREFUSED
+                    ? "is starting or ending: it does not listen"
+                    : "does not answer",
+                  CONTROL_SOCKET);
   return 0;
 }
 
@@ -141,6 +192,7 @@ keep_waiting (nbdedup_wait_fn *on_wait, const struct lockfile_holder *holder,
 {
   CLEANUP_FREE char *why = strdup (nbdedup_error ());
   const struct nbdedup_wait wait = {
+    .kind = NBDEDUP_WAIT_POOL,
     .why = why ? why : "no memory",
     .who = holder->who,
     .pid = holder->pid,
@@ -182,6 +234,7 @@ client_open_within (const char *path, const struct nbdedup_settings *settings,
   }
   snprintf (client->who, sizeof client->who, "%s", who);
   client->greet_s = patience.server_s;
+  client->on_wait = on_wait;
   client->readonly = settings && settings->read_only != NBDEDUP_READ_ONLY_OFF;
   lock_init (&client->lock);
   SLIST_INIT (&client->idle);
@@ -241,13 +294,37 @@ nbdedup_client_is_served (struct nbdedup_client *client)
  * Commands
  */
 
+/* The command waits for another one: a PROGRESS frame says for which. */
+static int
+tell_awaited (struct channel *ch, const struct control_frame *f,
+              nbdedup_wait_fn *on_wait, uint64_t waited_ms)
+{
+  char text[CONTROL_ERROR_MAX + 1];
+  const struct nbdedup_wait wait = {
+    .kind = NBDEDUP_WAIT_TURN,
+    .why = text,
+    .who = "",
+    .waited_ms = waited_ms,
+  };
+
+  if (f->payload > CONTROL_ERROR_MAX ||
+      control_recv_bytes (ch->fd, text, f->payload) != 1)
+    return -1;
+  text[f->payload] = 0;
+  if (on_wait != NULL)
+    on_wait (&wait); /* 'progress' may cancel */
+  return 0;
+}
+
 /* The server's result may come in several frames; collect them in *text.
  * Other frames before it are progress.
  */
 static int
-recv_result (struct channel *ch, nbdedup_progress_fn *progress, void *opaque,
-             char **text, size_t *len)
+recv_result (struct channel *ch, nbdedup_wait_fn *on_wait,
+             nbdedup_progress_fn *progress, void *opaque, char **text,
+             size_t *len)
 {
+  const uint64_t begun = clock_ms ();
   struct control_frame f;
   bool cancelled = false;
   size_t cap = 0;
@@ -262,12 +339,14 @@ recv_result (struct channel *ch, nbdedup_progress_fn *progress, void *opaque,
         .cookie = ch->cookie,
       };
 
-      if (f.payload == 0 &&
-          (progress == NULL || cancelled ||
-           progress (opaque, f.offset, f.length) == 0))
+      if (f.payload != 0 &&
+          tell_awaited (ch, &f, on_wait, clock_ms () - begun) == -1)
+        break;
+      if (progress == NULL || cancelled ||
+          progress (opaque, f.offset, f.length) == 0)
         continue;
       cancelled = true;
-      if (f.payload != 0 || control_send (ch->fd, &cancel, NULL) == -1)
+      if (control_send (ch->fd, &cancel, NULL) == -1)
         break;
       continue;
     }
@@ -291,13 +370,14 @@ recv_result (struct channel *ch, nbdedup_progress_fn *progress, void *opaque,
 
 json_t *
 client_recv_json (struct channel *ch, const char *what,
-                  nbdedup_progress_fn *progress, void *opaque)
+                  nbdedup_wait_fn *on_wait, nbdedup_progress_fn *progress,
+                  void *opaque)
 {
   CLEANUP_FREE char *answer = NULL;
   size_t len = 0;
   json_t *result;
 
-  if (recv_result (ch, progress, opaque, &answer, &len) == -1)
+  if (recv_result (ch, on_wait, progress, opaque, &answer, &len) == -1)
     return NULL;
   errno = 0;
   result = json_loadb (answer, len, JSON_REJECT_DUPLICATES, NULL);
@@ -310,13 +390,15 @@ client_recv_json (struct channel *ch, const char *what,
 
 static json_t *
 remote_call (struct channel *ch, const char *command, json_t *args,
-             nbdedup_progress_fn *progress, void *opaque)
+             nbdedup_wait_fn *on_wait, nbdedup_progress_fn *progress,
+             void *opaque)
 {
   CLEANUP_JSON json_t *request = NULL;
   CLEANUP_FREE char *text = NULL;
   struct control_frame f = {
     .type = CONTROL_COMMAND,
-    .flags = progress ? CONTROL_FLAG_PROGRESS : 0,
+    .flags = (progress ? CONTROL_FLAG_PROGRESS : 0) |
+      (on_wait ? CONTROL_FLAG_AWAITED : 0),
   };
 
   errno = 0; /* jansson does not report why it fails */
@@ -340,7 +422,7 @@ remote_call (struct channel *ch, const char *command, json_t *args,
     nbdedup_fail (ESHUTDOWN, "the server went away");
     return NULL;
   }
-  return client_recv_json (ch, command, progress, opaque);
+  return client_recv_json (ch, command, on_wait, progress, opaque);
 }
 
 static struct channel *
@@ -359,7 +441,9 @@ take_idle (struct nbdedup_client *client)
 struct channel *
 client_channel_new (struct nbdedup_client *client)
 {
-  struct channel *ch = channel_new (client->path, client->who, client->greet_s);
+  const struct channel_watch watch = { client_look, client };
+  struct channel *ch = channel_new (client->path, client->who, client->greet_s,
+                                    &watch);
 
   if (ch == NULL && (errno == ENOENT || errno == ECONNREFUSED || errno == EIO))
     nbdedup_fail (ESHUTDOWN, "the server went away"); /* it was there */
@@ -404,6 +488,7 @@ json_t *
 nbdedup_client_call (struct nbdedup_client *client, const char *command,
                      json_t *args, nbdedup_progress_fn *progress, void *opaque)
 {
+  const struct channel_watch watch = { client_look, client };
   struct channel *ch;
   json_t *result;
 
@@ -417,7 +502,9 @@ nbdedup_client_call (struct nbdedup_client *client, const char *command,
   ch = channel_get (client);
   if (ch == NULL)
     return NULL;
-  result = remote_call (ch, command, args, progress, opaque);
+  ch->watch = &watch;
+  result = remote_call (ch, command, args, client->on_wait, progress, opaque);
+  ch->watch = NULL;
   channel_put (client, ch, result == NULL);
   return result;
 }

@@ -48,6 +48,46 @@ struct call {
   void *opaque;
 };
 
+/* pool->admin.  While a command waits for it, nothing has been done. */
+
+static int
+look (void *opaque)
+{
+  const struct call *c = opaque;
+
+  return c->progress && c->progress (c->opaque, 0, 0) != 0
+    ? nbdedup_fail (ECANCELED, "interrupted")
+    : 0;
+}
+
+static int
+take_turn (struct call *c)
+{
+  return turn_take (&c->pool->admin_turn, &c->pool->admin, look, c);
+}
+
+static void
+let_others_run (const struct call *c)
+{
+  turn_give (&c->pool->admin_turn, &c->pool->admin);
+}
+
+static int
+look_at_nothing (void *opaque)
+{
+  (void) opaque;
+  return 0;
+}
+
+/* After let_others_run. */
+static void
+run_on (const struct call *c)
+{
+  if (turn_take (&c->pool->admin_turn, &c->pool->admin, look_at_nothing,
+                 NULL) == -1)
+    abort (); /* it waits for as long as it takes */
+}
+
 /* jansson leaves out a piece of a result if there is no memory for it.  The
  * caller must not take the rest for the whole, so this notes the failure.
  */
@@ -227,14 +267,14 @@ run_get (const struct call *c, json_t **result)
 
 /* The thresholds of alerts take effect at once. */
 static int
-refresh_alerts (struct nbdedup_pool *pool)
+refresh_alerts (const struct call *c)
 {
   int r;
 
-  assert_held (&pool->admin);
-  lock_release (&pool->admin);
-  r = alerts_refresh (pool);
-  lock_acquire (&pool->admin);
+  assert_held (&c->pool->admin);
+  let_others_run (c);
+  r = alerts_refresh (c->pool);
+  run_on (c);
   return r;
 }
 
@@ -251,7 +291,7 @@ run_set (const struct call *c, json_t **result)
     return -1;
   r = name ? volume_set (c->pool, name, property, value)
            : pool_property_set (c->pool, property, value);
-  return r == 0 && alert_property_is (property) ? refresh_alerts (c->pool) : r;
+  return r == 0 && alert_property_is (property) ? refresh_alerts (c) : r;
 }
 
 static int
@@ -299,9 +339,9 @@ wait_for_freeing (const struct call *c)
                            "interrupted: the pool continues to free the "
                            "space in the background");
     /* Each fold does a part; other commands may run in between. */
-    lock_release (&c->pool->admin);
+    let_others_run (c);
     r = txg_run (c->pool->txg, NULL, NULL, NULL);
-    lock_acquire (&c->pool->admin);
+    run_on (c);
     if (r == -1 || merge_step (c->pool) == -1)
       return -1;
   }
@@ -317,9 +357,9 @@ add_freed (const struct call *c, json_t *victims, json_t *needs,
   json_t *freed;
 
   assert_held (&c->pool->admin);
-  lock_release (&c->pool->admin);
+  let_others_run (c);
   freed = drift_freed_run (c->pool, victims, 0, c->progress, c->opaque);
-  lock_acquire (&c->pool->admin);
+  run_on (c);
   if (freed == NULL)
     return -1;
   *result = json_pack ("{s:O, s:O, s:O}", "destroyed", victims, "freed_bytes",
@@ -477,13 +517,13 @@ run_drift (const struct call *c, json_t **result)
       arg_bool (c, "forecast", &forecast) == -1 ||
       arg_ratio (c, "ratio", &ratio) == -1)
     return -1;
-  lock_release (&c->pool->admin);
+  let_others_run (c);
   *result = record
     ? history_drift (c->pool, golden, memory, true, ids, c->progress, c->opaque)
     : drift_run (c->pool, golden, memory, ids, c->progress, c->opaque);
   if (*result && forecast)
     r = drift_forecast_add (c->pool, ids, *result, ratio);
-  lock_acquire (&c->pool->admin);
+  run_on (c);
   return *result ? r : -1;
 }
 
@@ -513,10 +553,10 @@ run_drift_history (const struct call *c, json_t **result)
     return nbdedup_fail (EINVAL,
                          "name: cannot be used with newest, which "
                          "covers all golden images");
-  lock_release (&c->pool->admin);
+  let_others_run (c);
   *result = newest ? history_newest (c->pool, after, c->progress, c->opaque)
                    : history_get (c->pool, name, after, c->progress, c->opaque);
-  lock_acquire (&c->pool->admin);
+  run_on (c);
   return *result ? 0 : -1;
 }
 
@@ -530,9 +570,9 @@ run_drift_freed (const struct call *c, json_t **result)
     return nbdedup_fail (EINVAL, "names: not an array of names");
   if (arg_size (c, "memory", &memory) == -1)
     return -1;
-  lock_release (&c->pool->admin);
+  let_others_run (c);
   *result = drift_freed_run (c->pool, names, memory, c->progress, c->opaque);
-  lock_acquire (&c->pool->admin);
+  run_on (c);
   return *result ? 0 : -1;
 }
 
@@ -550,9 +590,9 @@ run_stat (const struct call *c, json_t **result)
     return -1;
   if (ddt) {
     /* This takes long, as drift does. */
-    lock_release (&c->pool->admin);
+    let_others_run (c);
     r = histogram_add (c->pool, name, *result, c->progress, c->opaque);
-    lock_acquire (&c->pool->admin);
+    run_on (c);
   }
   if (r == -1) {
     json_decref (*result);
@@ -587,9 +627,9 @@ run_scrub (const struct call *c, json_t **result)
       arg_bool (c, "restart", &args.restart) == -1 ||
       arg_size (c, "rate", &args.rate) == -1)
     return -1;
-  lock_release (&c->pool->admin);
+  let_others_run (c);
   *result = scrub_run (c->pool, &args, c->progress, c->opaque);
-  lock_acquire (&c->pool->admin);
+  run_on (c);
   return *result ? 0 : -1;
 }
 
@@ -608,18 +648,18 @@ run_prune (const struct call *c, json_t **result)
     return nbdedup_fail (EINVAL, "either an age or a percentage is needed");
   if (!args.has_age && (args.percent == 0 || args.percent > 100))
     return nbdedup_fail (EINVAL, "percent: must be from 1 to 100");
-  lock_release (&c->pool->admin);
+  let_others_run (c);
   *result = prune_run (c->pool, &args, c->progress, c->opaque);
-  lock_acquire (&c->pool->admin);
+  run_on (c);
   return *result ? 0 : -1;
 }
 
 static int
 run_compact (const struct call *c, json_t **result)
 {
-  lock_release (&c->pool->admin);
+  let_others_run (c);
   *result = compact_run (c->pool, c->progress, c->opaque);
-  lock_acquire (&c->pool->admin);
+  run_on (c);
   return *result ? 0 : -1;
 }
 
@@ -632,9 +672,9 @@ run_rewrite (const struct call *c, json_t **result)
   if (need_string (c, "name", &args.name) == -1 ||
       arg_bool (c, "dedup", &args.dedup) == -1)
     return -1;
-  lock_release (&c->pool->admin);
+  let_others_run (c);
   *result = rewrite_run (c->pool, &args, c->progress, c->opaque);
-  lock_acquire (&c->pool->admin);
+  run_on (c);
   return *result ? 0 : -1;
 }
 
@@ -795,10 +835,9 @@ command_run (struct nbdedup_pool *pool, const char *command, json_t *args,
   if (commands[i].run == run_status || commands[i].run == run_counters ||
       commands[i].run == run_history)
     r = commands[i].run (&c, &result);
-  else {
-    WITH_LOCK (&pool->admin);
+  else if ((r = take_turn (&c)) == 0) {
     r = commands[i].run (&c, &result);
-    assert_held (&pool->admin); /* again, if others ran meanwhile */
+    turn_give (&pool->admin_turn, &pool->admin); /* has it, or has it again */
   }
   assert (r == 0 || r == -1);
   missing = piece_missing; /* the event may miss pieces */

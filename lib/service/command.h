@@ -84,7 +84,8 @@
  *   info                                                {"who", "pid",
  *             "uuid", "format", "sampler": sampler.h's}
  *
- * If a command fails, nbdedup_call fails with its errno and text.
+ * If a command fails, nbdedup_call fails with its errno and text.  ECANCELED:
+ * its progress callback ended its wait for another command, and it did nothing.
  */
 
 #ifndef NBDEDUP_COMMAND_H

@@ -8,6 +8,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/turn.h"
 #include "service/control-int.h"
 
 #define PROGRESS_INTERVAL_MS 100
@@ -121,11 +122,13 @@ int
 control_progress (void *opaque, uint64_t done, uint64_t total)
 {
   struct connection *conn = opaque;
+  const char *awaited = conn->want_awaited ? turn_awaited () : NULL;
   const struct control_frame f = {
     .type = CONTROL_PROGRESS,
     .cookie = conn->cookie,
     .offset = done,
     .length = total,
+    .payload = awaited ? strlen (awaited) : 0,
   };
   struct pollfd pfd = { .fd = conn->fd, .events = POLLOUT };
   uint64_t now;
@@ -137,10 +140,11 @@ control_progress (void *opaque, uint64_t done, uint64_t total)
    * block the command.
    */
   now = clock_ms ();
-  if (conn->want_progress && now - conn->progress_ms >= PROGRESS_INTERVAL_MS &&
+  if ((conn->want_progress || awaited) &&
+      now - conn->progress_ms >= PROGRESS_INTERVAL_MS &&
       poll (&pfd, 1, 0) == 1 && (pfd.revents & POLLOUT)) {
     conn->progress_ms = now;
-    if (control_send (conn->fd, &f, NULL) == -1) {
+    if (control_send (conn->fd, &f, awaited) == -1) {
       conn->lost = true;
       return 1;
     }

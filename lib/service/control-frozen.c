@@ -53,7 +53,7 @@ open_frozen (struct connection *conn, const json_t *args)
                                 "control: too many commands look at the "
                                 "blocks of clones: try again later");
   }
-  conn->want_progress = false;
+  conn->want_progress = conn->want_awaited = false;
   thread_lower_priority (); /* for the rest of the connection */
   conn->frozen = frozen_open (conn->control->pool,
                               json_string_value (
@@ -95,6 +95,7 @@ serve_frozen_json (struct connection *conn, const struct control_frame *f)
   CLEANUP_JSON json_t *document = NULL;
 
   conn->want_progress = f->flags & CONTROL_FLAG_PROGRESS;
+  conn->want_awaited = f->flags & CONTROL_FLAG_AWAITED;
   conn->progress_ms = 0;
   document = f->type == CONTROL_FROZEN_NEXT
     ? frozen_next (conn->frozen, control_progress, conn)

@@ -53,7 +53,9 @@ struct connection {
   uint8_t *buf;                  /* CONTROL_PAYLOAD_MAX bytes, or NULL */
   bool borrowed;                 /* 'buf' is one of control->buffers */
   uint64_t cookie;               /* of the request being served */
-  bool want_progress, lost;      /* of the command being served */
+  bool want_progress;            /* of the command being served */
+  bool want_awaited, lost;       /* the same */
+  char who[CONTROL_WHO_MAX + 1]; /* the client's name; "": not known */
   uint64_t progress_ms;          /* time of the last PROGRESS */
 };
 

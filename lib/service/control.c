@@ -38,6 +38,7 @@
 #include "base/lock.h"
 #include "base/priority.h"
 #include "base/thread.h"
+#include "base/turn.h"
 #include "format/control-protocol.h"
 #include "report/scrub.h"
 #include "service/command.h"
@@ -78,6 +79,27 @@ wake (struct control *control)
  * Requests.  Their payload is in conn->buf, followed by a NUL.
  */
 
+static bool
+is_printable (char c)
+{
+  return c >= 0x20 && c <= 0x7e;
+}
+
+/* What commands that wait for this one tell their users. */
+static void
+name_thread (const struct connection *conn)
+{
+  char name[TURN_NAME_MAX], *p;
+
+  snprintf (name, sizeof name, "%s (PID %ld)",
+            conn->who[0] ? conn->who : "another command",
+            (long) conn->asker.pid);
+  for (p = name; *p; ++p)
+    if (!is_printable (*p))
+      *p = '?'; /* it may be shown on a terminal */
+  turn_set_name (name);
+}
+
 static int
 serve_hello (struct connection *conn, const struct control_frame *f)
 {
@@ -91,6 +113,8 @@ serve_hello (struct connection *conn, const struct control_frame *f)
               CONTROL_VERSION, f->offset, f->length);
     return control_reply_error (conn, EPROTONOSUPPORT, text);
   }
+  snprintf (conn->who, sizeof conn->who, "%s", (const char *) conn->buf);
+  name_thread (conn);
   conn->greeted = true;
   return control_reply (conn, CONTROL_VERSION, 0, NULL, 0);
 }
@@ -120,6 +144,7 @@ serve_command (struct connection *conn, const struct control_frame *f)
                                 "\"command\" and \"args\"");
 
   conn->want_progress = f->flags & CONTROL_FLAG_PROGRESS;
+  conn->want_awaited = f->flags & CONTROL_FLAG_AWAITED;
   conn->progress_ms = 0;
   /* For the rest of the connection. */
   if (command_is_background (command, args))
@@ -128,9 +153,10 @@ serve_command (struct connection *conn, const struct control_frame *f)
                         conn);
   if (conn->lost)
     return -1;
-  if (result == NULL && errno == EINTR &&
+  if (result == NULL && (errno == EINTR || errno == ECANCELED) &&
       atomic_load (&conn->control->stopping))
-    return control_reply_error (conn, EINTR, "the server is shutting down");
+    return control_reply_error (conn, errno == EINTR ? EINTR : ESHUTDOWN,
+                                "the server is shutting down");
   if (result == NULL)
     return control_reply_failure (conn);
   return control_reply_json (conn, result);

@@ -46,14 +46,20 @@ volume_channel_new (struct nbdedup_client *client, const char *name,
     .length = flags,
     .payload = strlen (name),
   };
-  struct channel *ch = channel_new (client->path, client->who, client->greet_s);
+  const struct channel_watch watch = { client_look, client };
+  struct channel *ch;
 
+  /* Those of several threads need not all tell that they wait. */
+  ch = channel_new (client->path, client->who, client->greet_s,
+                    spare ? NULL : &watch);
   if (ch == NULL)
     return NULL;
+  ch->watch = spare ? NULL : &watch;
   if (channel_request (ch, &f, name, NULL, 0) == -1) {
     channel_free (ch);
     return NULL;
   }
+  ch->watch = NULL;
   if (f.length == 0 || f.length > UINT32_MAX) {
     channel_free (ch);
     channel_lost ();

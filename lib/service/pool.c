@@ -401,6 +401,8 @@ pool_new (const char *path, const struct nbdedup_settings *settings,
   pool->lock_fd = -1;
   pool->opened_ns = clock_ns ();
   lock_init (&pool->admin);
+  turn_init (&pool->admin_turn);
+  turn_init (&pool->drift_turn);
   lock_init (&pool->drift);
   lock_init (&pool->alerts);
   background_init (&pool->commit, NULL);
@@ -858,6 +860,8 @@ nbdedup_pool_close (struct nbdedup_pool *pool)
   lock_destroy (&pool->alerts);
   lock_destroy (&pool->drift);
   lock_destroy (&pool->admin);
+  turn_destroy (&pool->admin_turn);
+  turn_destroy (&pool->drift_turn);
   lost_leaves_free (pool->lost);
   scrub_shared_free (pool->scrub);
   notes_free (pool->notes);

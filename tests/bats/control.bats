@@ -291,3 +291,45 @@ import_fails ()
         assert_eq "$(grep -c web1 "$BATS_TEST_TMPDIR/list")" 5
     done
 }
+
+# says FILE TEXT: the command has said so, in one line.
+says ()
+{
+    grep -q "^nbdedup: $2" "$1"
+}
+
+@test "a command that waits for another says for which, and ends by Ctrl-C" {
+    local first second err=$BATS_TEST_TMPDIR/err
+
+    make_pool
+    random_data 8M >"$BATS_TEST_TMPDIR/img"
+    serve_up "$pool"
+    nbdedup import web1 "$BATS_TEST_TMPDIR/img"
+    nbdedup set scrub-rate=1M
+    nbdedup scrub >/dev/null 3>&- 4>&- &
+    first=$!
+    wait_for 10 eval 'nbdedup status | grep "^running  *scrub: .* records left"'
+    nbdedup scrub >/dev/null 2>"$err" 3>&- 4>&- &
+    second=$!
+    wait_for 10 says "$err" "scrub: waiting: nbdedup scrub (PID $first) has \
+been at work since 20..-..-.. ..:..:..$"
+    kill "$second"
+    wait "$second" || :
+    assert_eq "$(sed 1d "$err")" "nbdedup: scrub: interrupted"
+    kill "$first"
+    wait "$first" || :
+}
+
+@test "a command says that the server does not answer, and what to do" {
+    local err=$BATS_TEST_TMPDIR/err
+
+    make_pool
+    serve_up "$pool"
+    kill -STOP "$server_pid"
+    nbdedup list 2>"$err" 3>&- 4>&- &
+    wait_for 10 says "$err" "list: waiting for up to 30 s: the pool's server, \
+.* (PID $server_pid), has not answered since 20"
+    kill -CONT "$server_pid"
+    wait "$!"
+    assert_eq "$(wc -l <"$err")" 1
+}

@@ -188,7 +188,7 @@ is_opening ()
     kill -STOP "$server_pid"
     run -3 nbdedup status
     kill -CONT "$server_pid"
-    [[ $output == *"which does not answer on control.sock" ]]
+    [[ $output == *"which does not answer on control.sock: it is stopped, "* ]]
     stop
     run -3 --separate-stderr nbdedup status -p "$BATS_TEST_TMPDIR/none"
     assert_eq "$(wc -l <<<"$stderr")" 1
