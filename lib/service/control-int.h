@@ -44,6 +44,7 @@ struct connection {
   struct event_asker asker;     /* the peer; its thread's own */
   atomic_bool done;             /* the thread is about to end */
   atomic_uint_fast64_t idle_ms; /* when its wait for a request began */
+  atomic_bool used;             /* a request after HELLO has come */
 
   /* The thread's own. */
   bool greeted;                  /* HELLO was answered */
@@ -65,6 +66,7 @@ struct control {
   bool bound;                  /* this server made the socket's name */
   pthread_t thread;
   atomic_bool stopping;
+  atomic_bool full; /* the accepting thread waits for an idle connection */
   atomic_uint nr_volumes; /* connections that have one open */
   atomic_uint nr_frozen;  /* the same for frozen moments */
   struct control_buffers buffers;

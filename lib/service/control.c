@@ -46,9 +46,15 @@
 #include "service/control.h"
 
 /* When there are so many, a new connection replaces the one that has been idle
- * longest, so silent or slow clients do not block commands.
+ * longest, so silent or slow clients do not block commands.  If none is idle,
+ * new ones stay in the socket's queue until one ends or becomes idle: first
+ * come, first served.  Each takes a descriptor; a process may have 1024.
  */
-#define CONNECTIONS_MAX 128
+#define CONNECTIONS_MAX 256
+/* For so long a connection without a request is not idle: its client is about
+ * to send the first one.
+ */
+#define FRESH_MS 1000
 /* A client of import or export has up to four connections with the volume, to
  * be faster.  When there are so many, it gets only the first one, which it
  * cannot do without.  They are never idle: a client that reads stdin may take
@@ -298,6 +304,8 @@ serve_request (struct connection *conn, const struct control_frame *f)
     return -1;
   }
 
+  if (f->type != CONTROL_HELLO)
+    atomic_store (&conn->used, true);
   switch (f->type) {
   case CONTROL_HELLO:
     return serve_hello (conn, f);
@@ -415,6 +423,8 @@ end_request (struct connection *conn)
   if (conn->volume != NULL)
     return;
   atomic_store (&conn->idle_ms, clock_ms ());
+  if (atomic_load (&conn->control->full))
+    wake (conn->control);
 }
 
 static void *
@@ -451,31 +461,71 @@ turn_away (int fd, int err, const char *text)
   close (fd);
 }
 
+/* The connection that has been idle longest, and since when.  NULL: none, or,
+ * with *since, none until FRESH_MS after that.
+ */
+static struct connection *
+find_idle (struct control *control, uint_fast64_t *since)
+{
+  const uint64_t now = clock_ms ();
+  struct connection *conn, *longest = NULL;
+  uint_fast64_t ms, fresh = SENT_AWAY;
+
+  *since = SENT_AWAY;
+  LIST_FOREACH (conn, &control->connections, link) {
+    ms = atomic_load (&conn->idle_ms);
+    if (ms == SERVING || ms == SENT_AWAY)
+      continue;
+    if (!atomic_load (&conn->used) && now - ms < FRESH_MS) {
+      if (ms < fresh)
+        fresh = ms;
+    }
+    else if (ms < *since) {
+      longest = conn;
+      *since = ms;
+    }
+  }
+  if (longest == NULL && fresh != SENT_AWAY)
+    *since = fresh;
+  return longest;
+}
+
 /* Close the connection that has been idle longest.  Its client notices before
  * it sends its next request, and connects again (client.c).
  */
 static bool
 make_room (struct control *control)
 {
-  struct connection *conn, *longest;
-  uint_fast64_t ms, longest_ms;
+  struct connection *longest;
+  uint_fast64_t since;
 
   do {
-    longest = NULL;
-    longest_ms = SENT_AWAY;
-    LIST_FOREACH (conn, &control->connections, link) {
-      ms = atomic_load (&conn->idle_ms);
-      if (ms != SERVING && ms < longest_ms) {
-        longest = conn;
-        longest_ms = ms;
-      }
-    }
+    longest = find_idle (control, &since);
     if (longest == NULL)
       return false;
-  } while (!atomic_compare_exchange_strong (&longest->idle_ms, &longest_ms,
-                                            SENT_AWAY));
+  } while (
+    !atomic_compare_exchange_strong (&longest->idle_ms, &since, SENT_AWAY));
   shutdown (longest->fd, SHUT_RDWR);
   return true;
+}
+
+/* When another connection may be accepted: in so many milliseconds; -1: not
+ * before one ends or becomes idle, which wakes the thread.
+ */
+static int
+room_in_ms (struct control *control)
+{
+  const uint64_t now = clock_ms ();
+  uint_fast64_t since;
+
+  if (control->nr_connections < CONNECTIONS_MAX)
+    return 0;
+  atomic_store (&control->full, true);
+  if (find_idle (control, &since) != NULL)
+    return 0;
+  if (since == SENT_AWAY)
+    return -1;
+  return now < since + FRESH_MS ? (int) (since + FRESH_MS - now) : 1;
 }
 
 static void
@@ -486,6 +536,8 @@ accept_one (struct control *control)
   socklen_t len = sizeof cred;
   int fd;
 
+  if (control->nr_connections >= CONNECTIONS_MAX && !make_room (control))
+    return; /* the one that was idle is no longer */
   fd = accept4 (control->listenfd, NULL, NULL, SOCK_CLOEXEC);
   if (fd == -1) {
     /* Out of descriptors or memory: the client stays in the queue, and
@@ -500,12 +552,6 @@ accept_one (struct control *control)
     turn_away (fd, EACCES,
                "control: only the server's own user and root "
                "may use this pool");
-    return;
-  }
-  if (control->nr_connections >= CONNECTIONS_MAX && !make_room (control)) {
-    turn_away (fd, EBUSY,
-               "control: too many connections to the server: "
-               "try again later");
     return;
   }
   conn = calloc (1, sizeof *conn);
@@ -585,15 +631,19 @@ accept_thread (void *opaque)
     { .fd = control->wakefd, .events = POLLIN },
   };
   uint64_t count;
+  int ms;
 
   while (!atomic_load (&control->stopping)) {
-    if (poll (pfd, 2, -1) <= 0)
+    atomic_store (&control->full, false);
+    ms = room_in_ms (control);
+    pfd[0].events = ms == 0 ? POLLIN : 0;
+    if (poll (pfd, 2, ms == 0 ? -1 : ms) <= 0)
       continue;
     if ((pfd[1].revents & POLLIN) &&
         read (control->wakefd, &count, sizeof count) == -1)
       continue;
     reap (control, false);
-    if (pfd[0].revents & POLLIN)
+    if (ms == 0 && (pfd[0].revents & POLLIN))
       accept_one (control);
   }
 

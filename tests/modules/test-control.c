@@ -18,6 +18,7 @@
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -462,7 +463,7 @@ test_garbage (uint64_t seed)
   expect_alive ();
 }
 
-#define CROWD 200 /* more than the server takes */
+#define CROWD 300 /* more than the server takes */
 
 /* A command succeeds although many clients are connected and silent, or have
  * sent half a request.  A client that the server disconnected meanwhile
@@ -563,6 +564,83 @@ test_crowd_with_volumes (void)
   if (raw_open_volume (fds[0], CONTROL_FLAG_SPARE) != 0)
     die ("a server with time to spare: %s", strerror (errno));
   close (fds[0]);
+}
+
+#define PLACES 256 /* as many connections as the server takes */
+
+static atomic_uint nr_waits;
+
+static int
+count_waits (const struct nbdedup_wait *wait)
+{
+  if (wait->kind != NBDEDUP_WAIT_ANSWER || wait->longest_ms == 0)
+    die ("waits for another reason: %s", wait->why);
+  nr_waits++;
+  return 0;
+}
+
+static void *
+list_thread (void *done)
+{
+  struct nbdedup_client *client = nbdedup_client_open (pool_path, NULL, "test",
+                                                       count_waits);
+  json_t *result;
+
+  check (client != NULL, "open a client of a server that was full");
+  result = nbdedup_client_call (client, "list", NULL, NULL, NULL);
+  check (result != NULL, "list, when the server was full");
+  json_decref (result);
+  check (nbdedup_client_close (client) == 0, "close a client");
+  atomic_store ((atomic_bool *) done, true);
+  return NULL;
+}
+
+/* When no connection is idle, others wait; the server takes one that has just
+ * come for none of the idle ones.
+ */
+static void
+test_full (void)
+{
+  const struct control_frame hello = {
+    .type = CONTROL_HELLO,
+    .offset = 1,
+    .length = 1,
+  };
+  struct control_frame answer;
+  atomic_bool done = false;
+  pthread_t thread;
+  int fds[PLACES], next;
+  unsigned i;
+
+  for (i = 0; i < PLACES; ++i) {
+    fds[i] = raw_connect ();
+    raw_hello (fds[i]);
+    if (raw_open_volume (fds[i], 0) != 0)
+      die ("only %u volumes may be open", i);
+  }
+  if (pthread_create (&thread, NULL, list_thread, &done) != 0)
+    die ("no thread");
+  while (nr_waits < 2)
+    usleep (10000);
+  if (atomic_load (&done))
+    die ("the server takes more connections than it should");
+  close (fds[0]);
+  pthread_join (thread, NULL);
+
+  fds[0] = raw_connect ();
+  raw_hello (fds[0]);
+  next = raw_connect ();
+  control_send (next, &hello, NULL);
+  usleep (200000);
+  raw_command (fds[0], "{\"command\":\"list\"}");
+  if (control_recv_header (next, &answer) != 1)
+    die ("nothing came after the end of the wait: %s", strerror (errno));
+  raw_skip (next, &answer);
+  raw_command (next, "{\"command\":\"list\"}");
+  close (next);
+  for (i = 0; i < PLACES; ++i)
+    close (fds[i]);
+  expect_alive ();
 }
 
 /* A file in place of the socket was not left by a server. */
@@ -856,6 +934,7 @@ main (void)
   check (nbdedup_client_close (client) == 0, "close a client");
   test_crowd ();
   test_crowd_with_volumes ();
+  test_full ();
   test_foreign_file ();
   test_stop ();
   test_local (seed);
