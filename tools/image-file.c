@@ -27,6 +27,9 @@
 /* The unit in which file systems allocate. */
 #define FILE_GRANULE 4096
 #define DEVICE_GRANULE (64 << 10)
+/* How often to try again to open a FIFO, and when to say so. */
+#define READER_MS 100
+#define READER_SAY_MS 500
 
 struct file_image {
   struct image base;
@@ -362,6 +365,27 @@ open_stdout (struct file_image *f)
   return 0;
 }
 
+/* Wait until another process reads the FIFO; a signal ends the wait.  (open
+ * waits too, but begins again after a signal.)
+ */
+static int
+open_fifo (struct file_image *f, const char *file)
+{
+  uint64_t waited_ms = 0;
+
+  while ((f->fd = open (file, O_WRONLY | O_CLOEXEC | O_NONBLOCK)) == -1) {
+    if (errno != ENXIO)
+      return fail_errno (&f->base);
+    interrupt_wait (READER_MS);
+    if (interrupted ())
+      return image_fail ("interrupted");
+    waited_ms += READER_MS;
+    if (waited_ms == READER_SAY_MS)
+      note ("export: waiting: no process reads the FIFO %s", file);
+  }
+  return 0; /* it stays O_NONBLOCK: file_write polls */
+}
+
 /* An existing target that is not a regular file is written in place. */
 static int
 open_special (struct file_image *f, const char *file, const struct stat *st,
@@ -369,6 +393,10 @@ open_special (struct file_image *f, const char *file, const struct stat *st,
 {
   off_t end;
 
+  if (S_ISFIFO (st->st_mode)) {
+    f->base.is_stream = true;
+    return open_fifo (f, file);
+  }
   f->fd = open (file, O_WRONLY | O_CLOEXEC);
   if (f->fd == -1)
     return fail_errno (&f->base);

@@ -387,6 +387,29 @@ fails_saying ()
     nothing_left '["web1"]'
 }
 
+@test "an export to a FIFO waits for a reader, and ends at the first signal" {
+    make_pool
+    random_data 3M >img
+    nbdedup import web1 img
+    mkfifo fifo
+    nbdedup export web1 fifo 2>err 3>&- 4>&- &
+    wait_for 10 grep -q 'export: waiting: no process reads the FIFO fifo$' err
+    kill "$!"
+    expect_failure "$!"
+    [[ $(tail -n 1 err) == "nbdedup: export: interrupted" ]]
+
+    # The reader comes, and sleeps.
+    nbdedup export web1 fifo 2>err 3>&- 4>&- &
+    exec 5<fifo
+    sleep 0.3
+    kill "$!"
+    expect_failure "$!"
+    exec 5<&-
+    nbdedup export web1 fifo 3>&- 4>&- &
+    cmp fifo img
+    wait "$!"
+}
+
 @test "qemu-nbd killed under an export is one line, and nothing is left" {
     make_pool
     random_data 4M >img
