@@ -30,7 +30,8 @@ client_open (const struct options *opts)
   wait_set_command (opts->command);
   client = nbdedup_client_open (opts->pool, &settings, who, wait_for_pool);
   if (client == NULL)
-    fail ("%s: %s", opts->command, nbdedup_error ());
+    fail ("%s: %s%s", opts->command, nbdedup_error (),
+          errno == EBUSY ? wait_advice () : "");
   return client;
 }
 

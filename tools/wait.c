@@ -23,6 +23,7 @@
 
 static const char *command; /* not owned */
 static bool must_end;
+static const char *advice = ""; /* static */
 
 void
 wait_set_command (const char *name)
@@ -96,6 +97,37 @@ waits_for_us (const struct nbdedup_wait *wait)
      has_open (wait->pid, &st, O_RDONLY));
 }
 
+static bool
+is_pipe (int fd)
+{
+  struct stat st;
+
+  return fstat (fd, &st) == 0 && S_ISFIFO (st.st_mode);
+}
+
+/* Other programs may stand between the two.  No message may be long. */
+static void
+advise (const struct nbdedup_wait *wait)
+{
+  if (strncmp (wait->who, "nbdedup ", 8) != 0)
+    advice = "";
+  else if (uses_pipe (wait->who) &&
+           (strcmp (command, "import") == 0 ||
+            strcmp (command, "export") == 0) &&
+           (is_pipe (STDIN_FILENO) || is_pipe (STDOUT_FILENO)))
+    advice = ": if a pipe joins the two, each waits for the other: start a "
+             "server for the pool, or use a file instead of the pipe";
+  else
+    advice = ": try again when that has ended, or start a server for the pool, "
+             "which runs many commands at once";
+}
+
+const char *
+wait_advice (void)
+{
+  return advice;
+}
+
 /*----------------------------------------------------------------------*/
 
 /* Once for each kind: which process has the pool, or its turn, may change
@@ -110,8 +142,10 @@ say (const struct nbdedup_wait *wait)
     return;
   said |= 1u << wait->kind;
   if (wait->longest_ms > 0)
-    note ("%s: waiting for up to %" PRIu64 " s: %s", command,
-          wait->longest_ms / 1000, wait->why);
+    note ("%s: waiting for up to %" PRIu64 " s: %s%s", command,
+          wait->longest_ms / 1000, wait->why,
+          wait->kind == NBDEDUP_WAIT_POOL && strstr (advice, "pipe") ? advice
+                                                                     : "");
   else
     note ("%s: waiting: %s", command, wait->why);
 }
@@ -121,8 +155,11 @@ wait_for_pool (const struct nbdedup_wait *wait)
 {
   if (interrupted () && !must_end)
     return EINTR;
-  if (wait->kind == NBDEDUP_WAIT_POOL && waits_for_us (wait))
-    return EDEADLK;
+  if (wait->kind == NBDEDUP_WAIT_POOL) {
+    if (waits_for_us (wait))
+      return EDEADLK;
+    advise (wait);
+  }
   if (wait->waited_ms >=
       (wait->kind == NBDEDUP_WAIT_ANSWER ? SAY_ANSWER_MS : SAY_MS))
     say (wait);

@@ -17,6 +17,11 @@ extern void wait_set_command (const char *command);
  */
 extern nbdedup_wait_fn wait_for_pool;
 
+/* For an error (EBUSY) that ended such a wait: what to do, with ": " before it,
+ * or "".
+ */
+extern const char *wait_advice (void);
+
 /* From now on wait_for_pool waits although a signal has come: the command must
  * undo what it did.
  */

@@ -748,6 +748,21 @@ $pool is in use by nbdedup import (PID $importer) since $time"
     assert_eq "$(wc -l <"$err")" 1
 }
 
+@test "export to import through other programs says what to do" {
+    local err=$BATS_TEST_TMPDIR/err pid
+
+    make_pool
+    random_data 8M | nbdedup import web1 -
+    setsid bash -c 'nbdedup export web1 - 2>>"$1" | cat |
+                        nbdedup import web2 - 2>>"$1"' bash "$err" 3>&- 4>&- &
+    pid=$!
+    wait_for 20 grep "waiting for up to 30 s: pool .* is in use by .*: if a \
+pipe joins the two, each waits for the other: start a server for the pool, or \
+use a file instead of the pipe$" "$err"
+    kill -- "-$pid"
+    wait "$pid" || :
+}
+
 @test "export to import through a pipe, in one pool, is refused at once, or works" {
     local err=$BATS_TEST_TMPDIR/err
 
