@@ -133,28 +133,40 @@ find (const struct entries *list, size_t nr, const char *name)
   return bsearch (&key, list->p, nr, sizeof *list->p, compare_entries);
 }
 
-/* Sorted, equal ones are neighbours. */
+/* Sorted, equal ones are neighbours; the one that is kept says what it is
+ * below, if one of them does.
+ */
 static void
 drop_repeated (struct entries *list)
 {
   size_t i, kept = 0;
 
   for (i = 0; i < list->nr; ++i)
-    if (kept > 0 && strcmp (list->p[i].name, list->p[kept - 1].name) == 0)
+    if (kept > 0 && strcmp (list->p[i].name, list->p[kept - 1].name) == 0) {
+      if (list->p[kept - 1].below == NULL)
+        list->p[kept - 1].below = list->p[i].below;
       free (list->p[i].name);
+    }
     else
       list->p[kept++] = list->p[i];
   list->nr = kept;
 }
 
-/* Add a line for each destroyed origin, above all of its clones. */
+/* Add a line for each destroyed origin, above all that descends from it. */
 static void
-add_destroyed (struct entries *list)
+add_destroyed (struct entries *list, const json_t *destroyed)
 {
   const size_t nr = list->nr;
+  const json_t *snapshot;
   const char *below;
+  struct entry *e;
   size_t i;
 
+  json_array_foreach (destroyed, i, snapshot) {
+    e = add_entry (list, "%s", json_text (snapshot, "name"));
+    e->below = json_string_value (json_object_get (snapshot, "origin"));
+  }
+  /* A server of another version may not tell. */
   for (i = 0; i < nr; ++i) {
     below = list->p[i].below;
     if (below != NULL && find (list, nr, below) == NULL)
@@ -164,17 +176,27 @@ add_destroyed (struct entries *list)
   drop_repeated (list);
 }
 
+/* Several destroyed snapshots may have had one name. */
+static bool
+is_below (const struct entry *e, const struct entry *top)
+{
+  while (e != NULL && e != top)
+    e = e->parent;
+  return e != NULL;
+}
+
 /* Backwards, so that children are in the order of the list. */
 static void
 link_entries (struct entries *list)
 {
-  struct entry *e;
+  struct entry *e, *parent;
   size_t i;
 
   for (i = list->nr; i-- > 0;) {
     e = &list->p[i];
-    e->parent = e->below ? find (list, list->nr, e->below) : NULL;
-    if (e->parent) {
+    parent = e->below ? find (list, list->nr, e->below) : NULL;
+    if (parent && !is_below (parent, e)) {
+      e->parent = parent;
       e->next = e->parent->child;
       e->parent->child = e;
     }
@@ -268,7 +290,7 @@ print_list (const json_t *result, bool tree)
     table_add (table, "%s", head[i]);
   collect (&list, json_object_get (result, "volumes"));
   if (tree) {
-    add_destroyed (&list);
+    add_destroyed (&list, json_object_get (result, "destroyed"));
     link_entries (&list);
   }
   for (i = 0; i < list.nr; ++i) {

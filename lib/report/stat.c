@@ -163,6 +163,25 @@ list_snapshots (const struct volume *v)
   return snapshots;
 }
 
+/* Those that clones, or snapshots of clones, still name as their origin. */
+static json_t *
+list_destroyed_locked (struct volumes *vs)
+{
+  json_t *destroyed = json_array ();
+  char label[VOLUME_LABEL_MAX];
+  size_t i;
+
+  assert_held (&vs->lock);
+  for (i = 0; i < vs->tombstones.nr; ++i) {
+    volume_label (vs->tombstones.p[i], label);
+    json_array_append_new (destroyed,
+                           json_pack ("{s:s, s:o}", "name", label, "origin",
+                                      volume_origin_json (
+                                        vs->tombstones.p[i])));
+  }
+  return destroyed;
+}
+
 json_t *
 list_run (struct nbdedup_pool *pool)
 {
@@ -193,5 +212,8 @@ list_run (struct nbdedup_pool *pool)
       json_object_set_new (row, "importing", json_true ());
     json_array_append_new (volumes, row);
   }
-  return json_pack ("{s:o}", "volumes", volumes);
+  return json_pack ("{s:o, s:o*}", "volumes", volumes, "destroyed",
+                    pool->volumes->tombstones.nr > 0
+                      ? list_destroyed_locked (pool->volumes)
+                      : NULL);
 }

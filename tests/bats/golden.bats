@@ -811,6 +811,20 @@ desk10@b
                      select(.name == "desk10") | .snapshots |
                      map([.name, .size, .logical_bytes, .own_bytes, .clients])')" \
               '[["a",1048576,65536,65536,0]]'
+    # What descends from a golden image stays below it, whatever was destroyed.
+    nbdedup destroy c2 -r --force
+    nbdedup destroy desk10@a --force
+    run -0 bash -c "nbdedup list --tree | sed -En '/destroyed/,\$s/^( *[^ ]+).*/\1/p'"
+    assert_eq "$output" "desk10@a
+  c1
+  c2@x
+    e
+  c10
+desk10@b
+  d"
+    assert_eq "$(nbdedup list --json | jq -c '[.destroyed[] |
+                     select(.name | startswith("c2"))]')" \
+              '[{"name":"c2@x (destroyed)","origin":"desk10@a (destroyed)"}]'
     run -2 nbdedup list --tree --json
     run bash -c 'nbdedup list --tree | true; echo "${PIPESTATUS[*]}"'
     [[ $output == "0 0" || $output == "141 0" ]] || fail "$output"
