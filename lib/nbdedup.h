@@ -220,7 +220,8 @@ extern json_t *nbdedup_pool_recover (const char *path, bool without_journal)
  */
 extern int nbdedup_pool_close (struct nbdedup_pool *pool);
 
-/* Call 'fn' with the name of each volume and snapshot ("vol@snap"), in order.
+/* Call 'fn' with the name of each volume and snapshot ("vol@snap"), in order,
+ * without volumes of unfinished imports.
  * If 'fn' returns non-zero, stop and return its value.  'fn' must not call
  * back into the pool.
  */

@@ -299,11 +299,18 @@ copy (struct import *im)
 static int
 rename_volume (struct import *im)
 {
-  if (call (im, "rename",
-            pack_args (&im->common, "{s:s, s:s}", "old", im->temp, "new",
-                       im->name)) == -1)
-    return fail_engine ();
-  return 0;
+  json_t *args = pack_args (&im->common, "{s:s, s:s, s:I}", "new", im->name,
+                            "old", im->temp, "imported",
+                            (json_int_t) im->source->size);
+  int r = call (im, "rename", json_incref (args));
+
+  if (r == -1 && errno == EINVAL) {
+    /* A server of version 0.9.0 does not know that argument. */
+    json_object_del (args, "imported");
+    r = call (im, "rename", json_incref (args));
+  }
+  json_decref (args);
+  return r == -1 ? fail_engine () : 0;
 }
 
 static int

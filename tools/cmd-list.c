@@ -249,6 +249,17 @@ add_clients (struct table *table, const json_t *of)
 }
 
 static void
+add_origin (struct table *table, const json_t *volume)
+{
+  if (!json_is_true (json_object_get (volume, "importing")))
+    table_add (table, "%s", json_text (volume, "origin"));
+  else if (json_size (volume, "clients") > 0)
+    table_add (table, "- (is being imported)");
+  else
+    table_add (table, "- (unfinished import: remove it with nbdedup destroy)");
+}
+
+static void
 add_line (struct table *table, const struct entry *e, unsigned depth)
 {
   const json_t *of = e->snapshot ? e->snapshot : e->volume;
@@ -273,7 +284,7 @@ add_line (struct table *table, const struct entry *e, unsigned depth)
   }
   else {
     table_add (table, "-");
-    table_add (table, "%s", json_text (e->volume, "origin"));
+    add_origin (table, e->volume);
   }
 }
 

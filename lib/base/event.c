@@ -40,6 +40,7 @@ static const struct {
   { "events-dropped", "cce66b9d81234edbb34c56337e9ed4f6" },
   { "init", "240f7ddc81294a7093791e984477e17b" },
   { "create", "7d69d5a396214f189c9c9da42e34d322" },
+  { "import", "4069ca8f23c24466bdc37222cdec5735" },
   { "set", "3cc84a0a00df41bbbb007944acebffd6" },
   { "resize", "29f785d2b7304d61a1744b1ad2f952aa" },
   { "rename", "1e666b9c37594bbcbe51003b3e833bbc" },

@@ -6,7 +6,7 @@
  *
  * Which moment an event in the history belongs to:
  *
- *   create, rename, destroy, snapshot, clone, rollback, recovered
+ *   create, import, rename, destroy, snapshot, clone, rollback, recovered
  *           the transaction of what it records: pool.db has both or neither
  *           (txg_set_event)
  *   others  a transaction after that.  A command answers when the event is

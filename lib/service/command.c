@@ -313,9 +313,12 @@ static int
 run_rename (const struct call *c, json_t **result)
 {
   const char *old, *new;
+  uint64_t imported; /* for the event */
 
   (void) result;
-  if (need_string (c, "old", &old) == -1 || need_string (c, "new", &new) == -1)
+  if (need_string (c, "old", &old) == -1 ||
+      need_string (c, "new", &new) == -1 ||
+      arg_size (c, "imported", &imported) == -1)
     return -1;
   return volume_rename (c->pool, old, new);
 }
@@ -737,7 +740,7 @@ static const struct {
   { "get", run_get, { "property", "name" } },
   { "set", run_set, { "property", "value", "name" } },
   { "resize", run_resize, { "name", "size", "shrink" } },
-  { "rename", run_rename, { "old", "new" } },
+  { "rename", run_rename, { "old", "new", "imported" } },
   { "destroy",
     run_destroy,
     { "name", "names", "recursive", "force", "wait", "dry-run" } },

@@ -18,7 +18,8 @@
  *             decimal strings; without name: the pool's properties)
  *   set       property(!) value(!) (a string)  name     {}
  *   resize    name(!) size(!) shrink (bool)             {}
- *   rename    old(!) new(!)                             {}
+ *   rename    old(!) new(!)  imported (the size of an   {}
+ *             image: this is the end of its import)
  *   destroy   name, or names (array; all or none)       {"destroyed":[names],
  *             recursive force wait dry-run (bools)       with dry-run also
  *                                                       "freed_bytes": N,

@@ -73,13 +73,28 @@ find_kind (const char *command, json_t *args)
   return NULL;
 }
 
+/* The last of the commands that an import consists of tells of it. */
+static const char *
+event_name (const struct command_event *ce)
+{
+  return json_object_get (ce->args, "imported") ? "import" : ce->kind->command;
+}
+
+/* The argument that is the name of the volume, or of a snapshot. */
+static bool
+is_name (const char *event, const char *arg)
+{
+  return strcmp (arg, "name") == 0 ||
+    strcmp (arg, strcmp (event, "import") == 0 ? "new" : "old") == 0;
+}
+
 /* The argument that the event calls otherwise. */
 static const char *
 field_name (const char *command, const char *arg)
 {
   static const char *const names[][3] = {
-    { "rename", "new", "to" },
-    { "clone", "snapshot", "origin" },
+    { "rename", "new", "to" },          { "import", "old", "from" },
+    { "import", "imported", "bytes" },  { "clone", "snapshot", "origin" },
     { "rebase", "snapshot", "origin" },
   };
   size_t i;
@@ -128,8 +143,7 @@ add_arg (json_t *event, const char *command, const char *arg, json_t *value)
   }
   if (json_array_size (value) > 1)
     add_names (event, value);
-  else if (json_is_string (value) &&
-           (strcmp (arg, "name") == 0 || strcmp (arg, "old") == 0))
+  else if (json_is_string (value) && is_name (command, arg))
     event_add_name (event, json_string_value (value));
   else if (!json_is_null (value))
     add_field (event, field_name (command, arg), value);
@@ -147,13 +161,13 @@ make_event (const struct command_event *ce, const json_t *result,
   if (fields == NULL)
     return NULL;
   json_object_foreach (ce->args, key, value)
-    add_arg (fields, ce->kind->command, key, value);
+    add_arg (fields, event_name (ce), key, value);
   if (outcome)
     json_object_set_new (fields, "outcome", json_string (outcome));
   json_object_foreach ((json_t *) result, key, value)
     if (json_is_integer (value))
       json_object_set (fields, key, value);
-  return event_new (ce->kind->command, "O", fields);
+  return event_new (event_name (ce), "O", fields);
 }
 
 void

@@ -469,6 +469,11 @@ attach_locked (struct volume *v, unsigned flags, struct nbdedup_volume *h)
                          "volume %s: its property allow does not "
                          "name this client",
                          name);
+  if (!(flags & NBDEDUP_VOLUME_ADMIN) && (v->of ? v->of : v)->importing)
+    return nbdedup_fail (EBUSY,
+                         "volume %s is being imported, or its import was "
+                         "killed: if so, remove it with nbdedup destroy",
+                         name);
   if (v->layer->lost) {
     /* A volume of size 0 has lost its row, too, and would get no request. */
     if (!(flags & NBDEDUP_VOLUME_LOST) || v->size == 0)
@@ -619,6 +624,8 @@ nbdedup_pool_list (struct nbdedup_pool *pool,
   WITH_LOCK (&vs->lock);
   for (i = 0; i < vs->list.nr; ++i) {
     v = vs->list.p[i];
+    if (v->importing)
+      continue; /* no client may have it */
     if ((r = fn (opaque, v->name, v->size, readonly)) != 0)
       return r;
     for (j = 0; j < v->snapshots.nr; ++j) {

@@ -104,7 +104,7 @@ END
     make_pool --block-size 16K
     random_data 256K >"$BATS_TEST_TMPDIR/img"
     nbdedup import v "$BATS_TEST_TMPDIR/img"
-    assert_eq "$(events .event | paste -sd ' ')" "init create rename"
+    assert_eq "$(events .event | paste -sd ' ')" "init create import"
     nbdedup scrub
     run -0 events 'select (.event == "scrub-ended") | [.outcome, .records, .errors, .by]'
     assert_eq "$output" "[\"done\",16,0,\"$(id -un)\"]"

@@ -322,6 +322,8 @@ fails_saying ()
 }
 
 @test "what a killed import leaves is no volume of that name, and goes away" {
+    local left
+
     make_pool
     serve "$pool"
     slow_server
@@ -331,6 +333,13 @@ fails_saying ()
     stop_nbd_server
     wait_for 10 has_volume 'all (.clients == 0)'
     has_volume "length == 1 and $importing"
+    left=$(nbdedup list --json | jq -r '.volumes[0].name')
+    run -0 nbdedup list
+    [[ ${lines[1]} == "$left "*" - (unfinished import: remove it with nbdedup destroy)" ]]
+    # It is no export.
+    assert_eq "$(nbdinfo --list --json "$uri" | jq '.exports | length')" 0
+    run ! nbdinfo "$(uri_of "$left")"
+    grep "$left is being imported, or its import was killed" "$server_log"
     # Another volume's leftovers, and a volume in use, are kept.
     nbdedup create web1.importing-mine 1M
     nbdedup create web1.importing-12345678 1M
@@ -340,6 +349,11 @@ fails_saying ()
     run -0 nbdedup import web1 disk.raw
     [[ $output == "nbdedup: import: destroyed web1.importing-"* ]]
     nbdedup export web1 - | cmp - disk.raw
+    # The history names the volume, not the one that it was until then.
+    assert_eq "$(nbdedup history --json | jq -c '.history[] |
+                     select (.volume == "web1") | [.event, .bytes] +
+                     [.from | sub ("[0-9a-f]{8}$"; "")]')" \
+              "[\"import\",$(stat -c %s disk.raw),\"web1.importing-\"]"
     assert_eq "$(volumes)" \
         '["web","web1","web1.importing-12345678","web1.importing-mine","web10.importing-01234567"]'
 }
