@@ -455,6 +455,33 @@ volumes_describe_layer (struct volumes *vs, uint64_t branch, uint64_t seq,
  * Attaching
  */
 
+/* Two clients, of which at least one wants to be the only one; or one, while a
+ * command needs the volume for itself.
+ */
+static int
+fail_in_use_locked (const struct volume *v, const char *name)
+{
+  const struct nbdedup_volume *h = LIST_FIRST (&v->clients);
+  char uid[32] = "";
+
+  assert_held (&v->pool->volumes->lock);
+  if (h == NULL)
+    return nbdedup_fail (EBUSY,
+                         "volume %s is being changed by a command: try again "
+                         "when that has ended",
+                         name);
+  if (h->uid >= 0)
+    snprintf (uid, sizeof uid, ", uid %" PRId64, h->uid);
+  return nbdedup_fail (EBUSY,
+                       "volume %s has a client already: %s%s: end that one "
+                       "first, or serve the pool with attach=shared",
+                       name,
+                       h->is_admin    ? "an import or export"
+                         : h->peer[0] ? h->peer
+                                      : "one whose name is not known",
+                       uid);
+}
+
 static int
 attach_locked (struct volume *v, unsigned flags, struct nbdedup_volume *h)
 {
@@ -481,7 +508,7 @@ attach_locked (struct volume *v, unsigned flags, struct nbdedup_volume *h)
     nbdedup_log (NBDEDUP_LOG_WARNING, "volume %s " VOLUME_LOST_TEXT, name);
   }
   if (v->exclusive || ((flags & NBDEDUP_VOLUME_EXCLUSIVE) && v->nr_clients))
-    return nbdedup_fail (EBUSY, "volume %s has a client already", name);
+    return fail_in_use_locked (v, name);
   assert (!v->gone); /* what is gone is not in a list */
   v->nr_clients++;
   LIST_INSERT_HEAD (&v->clients, h, link);
@@ -581,6 +608,7 @@ nbdedup_volume_open (struct nbdedup_pool *pool, const char *name,
 void
 nbdedup_volume_set_peer (struct nbdedup_volume *h, const char *peer)
 {
+  WITH_LOCK (&h->volume->pool->volumes->lock);
   snprintf (h->peer, sizeof h->peer, "%s", peer);
 }
 

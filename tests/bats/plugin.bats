@@ -250,6 +250,8 @@ keys=(pool volume only ddt-cache record-cache dirty-max commit-interval
                  jq '.exports[0].can_multi_conn')" false
     hold "$(uri_of one)" 'write 0 1'
     run ! nbdinfo --size "$(uri_of one)"
+    grep "volume one has a client already: process $holder (qemu-io), uid \
+$(id -u): end that one first, or serve the pool with attach=shared$" "$server_log"
     assert_eq "$(nbdinfo --size "$(uri_of two)")" 2097152
     let_go
     wait_for 30 nbdinfo --size "$(uri_of one)"
