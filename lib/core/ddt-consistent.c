@@ -23,12 +23,15 @@
  *  (9) A txg's list has the refs that it has taken.  A ref that is in no list
  *      is of a dead record, or of one that is being pruned.
  *
- * Checking (5) to (9), and invariant (1) of ddt.h, visits all refs.
+ *  (10) nr_new counts the NEW entries that lookups find, and index_entries
+ *      includes them.
+ *
+ * Checking (5) to (10), and invariant (1) of ddt.h, visits all refs.
  */
 
 struct ddt_sums {
   const struct ddt *ddt;
-  size_t bytes, taken[2];
+  size_t bytes, taken[2], nr_new;
 };
 
 static void
@@ -50,6 +53,7 @@ assert_ref_locked (void *opaque, struct hashtable_link *l)
     return;
   assert (r->entry->is_new && r->entry->record.ptr.addr == r->addr);
   sums->bytes += NEW_BYTES;
+  sums->nr_new += (r->entry->record.flags & RECORD_INDEXED) != 0;
 }
 
 static size_t
@@ -74,6 +78,7 @@ assert_all_locked (struct ddt *ddt)
 
   hashtable_visit (&ddt->refs, assert_ref_locked, &sums);
   assert (sums.bytes == ddt->pending_bytes);
+  assert (sums.nr_new == ddt->nr_new);
   assert (nr_taken_locked (ddt, 0) == sums.taken[0]);
   assert (nr_taken_locked (ddt, 1) == sums.taken[1]);
   TAILQ_FOREACH (e, &ddt->lru, lru) {
@@ -91,6 +96,7 @@ ddt_assert_consistent_locked (struct ddt *ddt)
   assert (ddt->nr_clean * CLEAN_BYTES <= ddt->budget_bytes);
   assert (TAILQ_EMPTY (&ddt->lru) == (ddt->nr_clean == 0));
   assert (ddt->nr_clean <= ddt->by_digest.nr_entries);
+  assert (ddt->index_entries >= ddt->nr_new);
   assert (ddt->pending_bytes >= ddt->refs.nr_entries * REF_BYTES);
   if (invariant_is_due (&ddt->changes,
                         ddt->refs.nr_entries + ddt->refs.nr_buckets +

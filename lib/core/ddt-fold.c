@@ -83,6 +83,7 @@ drop_entry_locked (struct ddt *ddt, uint64_t addr, const struct digest *digest)
       /* ddt_fold_done frees it. */
       hashtable_remove (&ddt->by_digest, &e->link);
       e->record.flags &= ~RECORD_INDEXED;
+      drop_new_locked (ddt);
     }
     else
       drop_clean_locked (ddt, e);
@@ -159,6 +160,8 @@ fold_ref_locked (struct ddt *ddt, struct ref *r)
     e = r->entry;
     r->entry = NULL;
     ddt->pending_bytes -= NEW_BYTES;
+    if (e->record.flags & RECORD_INDEXED)
+      drop_new_locked (ddt);
     if (!r->dead && (e->record.flags & RECORD_INDEXED))
       add_clean_locked (ddt, e);
     else {
@@ -172,7 +175,7 @@ fold_ref_locked (struct ddt *ddt, struct ref *r)
 }
 
 void
-ddt_fold_done (struct ddt *ddt)
+ddt_fold_done (struct ddt *ddt, uint64_t index_entries)
 {
   struct ref *r;
   unsigned folding;
@@ -184,6 +187,7 @@ ddt_fold_done (struct ddt *ddt)
     STAILQ_REMOVE_HEAD (&ddt->taken[folding], in_taken[folding]);
     fold_ref_locked (ddt, r);
   }
+  ddt->index_entries = index_entries + ddt->nr_new;
 }
 
 void

@@ -75,8 +75,11 @@ struct ddt {
   unsigned open;              /* parity of the open txg */
   uint64_t hits, misses;
   size_t changes; /* for invariant_is_due */
+  size_t nr_new;  /* NEW entries with RECORD_INDEXED */
 
-  atomic_size_t pending_bytes; /* written under the lock, read without */
+  /* Written under the lock, read without: */
+  atomic_size_t pending_bytes;
+  _Atomic uint64_t index_entries; /* of pool.db, and nr_new */
 };
 
 _Static_assert (DDT_FILTER_BITS <= HASHTABLE_BITS,
@@ -105,6 +108,9 @@ hash_of (const struct digest *digest)
 extern struct ref *find_ref_locked (struct ddt *ddt, uint64_t addr);
 extern struct ref *get_ref_locked (struct ddt *ddt, uint64_t addr);
 extern void drop_ref_locked (struct ddt *ddt, struct ref *r);
+
+/* A NEW entry with RECORD_INDEXED is gone, before a fold has added it. */
+extern void drop_new_locked (struct ddt *ddt);
 
 /* Take a reference to the record of an entry, in the open txg: 1, or -1. */
 extern int

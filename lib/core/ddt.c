@@ -219,6 +219,15 @@ add_clean_locked (struct ddt *ddt, struct ddt_entry *e)
     drop_clean_locked (ddt, TAILQ_FIRST (&ddt->lru));
 }
 
+void
+drop_new_locked (struct ddt *ddt)
+{
+  assert_held (&ddt->lock);
+  assert (ddt->nr_new > 0 && ddt->index_entries >= ddt->nr_new);
+  ddt->nr_new--;
+  ddt->index_entries--;
+}
+
 int
 take_ref_locked (struct ddt *ddt, const struct record *r, struct pointer *ptr)
 {
@@ -275,6 +284,8 @@ insert_locked (struct ddt *ddt, const struct ddt_new *new, uint64_t copy_of)
   if (record->flags & RECORD_INDEXED) {
     hashtable_insert (&ddt->by_digest, &e->link, hash_of (&record->digest));
     ddt_filter_add_locked (ddt->filter, digest_prefix (&record->digest));
+    ddt->nr_new++;
+    ddt->index_entries++;
   }
   ref->delta[ddt->open] = 1;
   *new->ptr = record->ptr;
@@ -418,6 +429,20 @@ ddt_filter_is_unchanged (struct ddt *ddt)
 {
   WITH_LOCK (&ddt->lock);
   return ddt_filter_is_unchanged_locked (ddt->filter);
+}
+
+uint64_t
+ddt_index_entries (struct ddt *ddt)
+{
+  return ddt->index_entries;
+}
+
+void
+ddt_set_index_entries (struct ddt *ddt, uint64_t entries)
+{
+  WITH_LOCK (&ddt->lock);
+  WITH_CONSISTENT (ddt, ddt);
+  ddt->index_entries = entries + ddt->nr_new;
 }
 
 size_t

@@ -60,6 +60,14 @@ struct ddt;
 extern struct ddt *ddt_new (struct meta *meta, uint64_t budget_bytes);
 extern void ddt_free (struct ddt *ddt);
 
+/* The entries of the hash index in pool.db, and those that the open and the
+ * folding txg add.  Entries that a fold removes count until it is done.  Takes
+ * no lock.
+ */
+extern uint64_t ddt_index_entries (struct ddt *ddt);
+/* The pool has been opened: pool.db has so many. */
+extern void ddt_set_index_entries (struct ddt *ddt, uint64_t entries);
+
 /* A block that may have a record. */
 struct ddt_query {
   const struct digest *digest;
@@ -160,8 +168,10 @@ extern void ddt_end_prune (struct ddt *ddt, const uint64_t *addrs, size_t nr);
  */
 extern void ddt_expect (struct ddt *ddt, const struct digest *digest);
 
-/* The folding txg is in pool.db: turn its NEW entries into CLEAN ones. */
-extern void ddt_fold_done (struct ddt *ddt);
+/* The folding txg is in pool.db: turn its NEW entries into CLEAN ones.
+ * 'index_entries' is what the hash index has now.
+ */
+extern void ddt_fold_done (struct ddt *ddt, uint64_t index_entries);
 
 /* Lookups read these runs of the hash index from now on: none at first.  A fold
  * that changes the index calls it after its commit.  A lookup of a run that is

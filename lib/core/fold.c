@@ -547,7 +547,7 @@ fold_finish (struct fold *f)
   *parts->merges = f->merges;
   if (f->has_runs)
     ddt_set_runs (parts->ddt, &f->runs);
-  ddt_fold_done (parts->ddt);
+  ddt_fold_done (parts->ddt, f->state.index_entries);
   map_fold_done (parts->map);
   fold_moves_committed (f);
   for (i = 0; i < f->nr_layers; ++i) {

@@ -2,10 +2,9 @@
 
 #include <config.h>
 
+#include "core/ddt.h"
 #include "core/engine.h"
-#include "core/txg.h"
 #include "data/quota.h"
-#include "meta/meta.h"
 
 /* A record's size in the DDT on disk: a packed entry in its group's row
  * (record-row.h), and one in the hash index (index-row.h).
@@ -15,11 +14,8 @@
 bool
 quota_is_over (struct nbdedup_pool *pool, uint64_t more)
 {
-  struct meta_state state;
-
   if (pool->ddt_quota_bytes == 0)
     return false;
-  txg_get_state (pool->txg, &state);
-  return (state.index_entries + more) * DDT_BYTES_PER_ENTRY >=
+  return (ddt_index_entries (pool->ddt) + more) * DDT_BYTES_PER_ENTRY >=
     pool->ddt_quota_bytes;
 }

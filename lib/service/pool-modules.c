@@ -201,6 +201,7 @@ pool_make_modules (struct nbdedup_pool *pool, const struct meta_state *state)
       pool->map == NULL || pool->ddt == NULL || pool->records == NULL ||
       pool->writeback == NULL)
     return -1;
+  ddt_set_index_entries (pool->ddt, state->index_entries);
   parts = (struct txg_parts) {
     .meta = pool->meta,
     .store = pool->store,

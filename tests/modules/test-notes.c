@@ -11,8 +11,10 @@
 #include <time.h>
 
 #include "base/cleanup.h"
+#include "core/ddt.h"
 #include "core/notes.h"
 #include "core/txg.h"
+#include "data/writeback-int.h"
 #include "meta/meta.h"
 #include "rigs/engine-rig.h"
 
@@ -172,6 +174,53 @@ expect_quota (uint64_t blocks)
          quota.blocks, quota.bytes, blocks);
 }
 
+/* 21 entries reach a quota of 1K: a batch of each worker may pass it. */
+#define QUOTA_ENTRIES 21
+#define WORKERS 2
+
+static uint64_t
+entries (void)
+{
+  struct meta_state state;
+
+  settle ();
+  txg_get_state (pool->txg, &state);
+  expect (ddt_index_entries (pool->ddt) == state.index_entries);
+  return state.index_entries;
+}
+
+/* Records count before a fold has written them, and no more when they die. */
+static void
+test_quota_between_folds (void)
+{
+  const uint64_t most = QUOTA_ENTRIES + WORKERS * BATCH_BLOCKS;
+  uint64_t nr;
+
+  start (WORKERS);
+  run ("set", json_pack ("{s:s, s:s}", "property", "ddt-quota", "value", "1K"));
+  write_blocks (0, 1000, 1);
+  must (nbdedup_volume_flush (handle));
+  nr = ddt_index_entries (pool->ddt);
+  expect (nr >= QUOTA_ENTRIES && nr <= most);
+  expect (entries () == nr);
+  expect_quota (1000 - nr);
+  /* It knows what pool.db has, and what the journal adds. */
+  reopen_pool ();
+  expect (ddt_index_entries (pool->ddt) == nr);
+  write_blocks (0, 1000, 2001);
+  expect_quota (2000 - nr - entries ());
+  run ("prune", json_pack ("{s:i}", "percent", 100));
+  expect (entries () == 0);
+  write_blocks (0, 10, 3001);
+  must (nbdedup_volume_flush (handle));
+  expect (ddt_index_entries (pool->ddt) == 10);
+  /* New ones that are overwritten before a fold. */
+  write_blocks (0, 10, 4001);
+  must (nbdedup_volume_flush (handle));
+  expect (entries () == 10);
+  end ();
+}
+
 static uint64_t
 write_over_quota (void)
 {
@@ -189,7 +238,7 @@ test_quota (void)
 
   start (1);
   run ("set", json_pack ("{s:s, s:s}", "property", "ddt-quota", "value", "1K"));
-  write_blocks (0, 40, 1);
+  write_blocks (0, QUOTA_ENTRIES, 1); /* below it until the last */
   settle ();
   write_blocks (50, 10, 51);
   settle ();
@@ -234,8 +283,9 @@ int
 main (int argc, char *argv[])
 {
   static const struct engine_case cases[] = {
-    CASE (quota),          CASE (ages),          CASE (retention),
-    CASE (clock_set_back), CASE (nothing_there), { NULL, NULL },
+    CASE (quota),     CASE (quota_between_folds), CASE (ages),
+    CASE (retention), CASE (clock_set_back),      CASE (nothing_there),
+    { NULL, NULL },
   };
 
   return run_cases (argc, argv, cases);

@@ -183,7 +183,7 @@ test_dead_or_referred_to (void)
   expect (is_in_ddt (ddt, &record, &ptr));
   expect (ptr.addr == record.ptr.addr);
   expect (!ddt_try_kill (ddt, record.ptr.addr, &record.digest));
-  ddt_fold_done (ddt);
+  ddt_fold_done (ddt, 1);
 
   /* It lives even if that reference is gone: the journal may have it. */
   ddt_unref (ddt, record.ptr.addr);
@@ -193,7 +193,7 @@ test_dead_or_referred_to (void)
   /* Without references it dies, and lookups no longer find it. */
   expect (ddt_try_kill (ddt, record.ptr.addr, &record.digest));
   expect (!is_in_ddt (ddt, &record, &ptr));
-  ddt_fold_done (ddt);
+  ddt_fold_done (ddt, 0);
   ddt_forget (ddt, record.ptr.addr);
   ddt_free (ddt);
   end ();
