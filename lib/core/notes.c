@@ -28,7 +28,9 @@ struct fold_time {
   uint64_t fold, time; /* seconds since the epoch */
 };
 
-/* Ascending by fold and by time. */
+/* Ascending by fold.  The times are what the clock said, so they need not
+ * ascend: see is_doubtful.
+ */
 struct times {
   struct fold_time p[TIMES_MAX];
   size_t nr;
@@ -93,15 +95,17 @@ load_times (struct times *t, const json_t *report)
 {
   const json_t *folds = json_object_get (report, "folds");
   const json_t *times = json_object_get (report, "times");
-  struct fold_time m, last = { 0, 0 };
+  struct fold_time m;
+  uint64_t last = 0;
   size_t i;
 
   for (i = 0; i < json_array_size (folds) && t->nr < TIMES_MAX; ++i) {
     m.fold = number (json_array_get (folds, i));
     m.time = number (json_array_get (times, i));
-    if (m.fold <= last.fold || m.time <= last.time)
+    if (m.fold <= last || m.time == 0)
       continue;
-    t->p[t->nr++] = last = m;
+    last = m.fold;
+    t->p[t->nr++] = m;
   }
 }
 
@@ -149,42 +153,81 @@ times_report (const struct times *t)
  * Times
  */
 
+/* A clock that was wrong for a while leaves times that are too late or too
+ * early, and where they step back they do not say which are the wrong ones.  So
+ * the list keeps both, and 'now' decides.  Times in its future are too late, or
+ * 'now' itself is too early, and then they mean nothing beside it.  Of the
+ * others, each has to be later than all before it: a record is not older than
+ * one of an earlier fold.  Without its time a fold's records count from that of
+ * the next one, and so seem younger.
+ *
+ * 'last' is the latest time so far that was not doubtful.
+ */
+static bool
+is_doubtful (const struct fold_time *m, uint64_t last, uint64_t now)
+{
+  return m->time > now || m->time <= last;
+}
+
+/* Can this time go, because its neighbours are close?  Not if it steps back, or
+ * is in the future: others depend on it.
+ */
+static bool
+is_close (const struct fold_time *before, const struct fold_time *m,
+          const struct fold_time *after, uint64_t now)
+{
+  return before->time < m->time && m->time < after->time &&
+    after->time <= now &&
+    after->time - before->time < (now - after->time) / RETENTION_SHARE;
+}
+
 /* Drop times that lie close to their neighbours, and, if there still are too
- * many, the second one.  Records of a fold whose time is dropped seem younger.
+ * many, the first one that can go.  Records of a fold whose time is dropped
+ * seem younger.
  */
 static void
 apply_retention (struct times *t, uint64_t now)
 {
   size_t i, n = 0;
 
-  assert (t->nr == 0 || t->p[t->nr - 1].time < now); /* add_fold_time */
   for (i = 0; i < t->nr; ++i) {
     if (n > 0 && i + 1 < t->nr &&
-        t->p[i + 1].time - t->p[n - 1].time <
-          (now - t->p[i + 1].time) / RETENTION_SHARE)
+        is_close (&t->p[n - 1], &t->p[i], &t->p[i + 1], now))
       continue;
     t->p[n++] = t->p[i];
   }
   if (n == TIMES_MAX) {
-    memmove (&t->p[1], &t->p[2], (n - 2) * sizeof t->p[0]);
+    for (i = 1; i + 2 < n && t->p[i].time > t->p[i + 1].time; ++i)
+      ; /* without it the next one may not be doubtful */
+    memmove (&t->p[i], &t->p[i + 1], (n - i - 1) * sizeof t->p[0]);
     n--;
   }
   assert (n < TIMES_MAX); /* there is room for one more */
   t->nr = n;
 }
 
-/* Add this time, in place of another one of the same second.  If the clock
- * was set back, drop the times that are from the future: the folds since seem
- * younger than they are, never older.
+/* Add this time, in place of another one of the same second.  Times before it
+ * that are doubtful now will always be, and go.  Those in the future stay: if
+ * the clock is slow now, they are right, and tell so when it has been set.
  */
 static void
 add_fold_time (struct times *t, const struct fold_time *m)
 {
-  while (t->nr > 0 &&
-         (t->p[t->nr - 1].time >= m->time || t->p[t->nr - 1].fold >= m->fold))
-    t->nr--;
+  uint64_t last = 0;
+  size_t i, n = 0;
+
+  for (i = 0; i < t->nr && t->p[i].fold < m->fold; ++i) {
+    if (t->p[i].time <= m->time) {
+      if (is_doubtful (&t->p[i], last, m->time))
+        continue;
+      last = t->p[i].time;
+      if (last == m->time)
+        continue;
+    }
+    t->p[n++] = t->p[i];
+  }
+  t->nr = n;
   apply_retention (t, m->time);
-  assert (t->nr == 0 || t->p[t->nr - 1].fold < m->fold);
   t->p[t->nr++] = *m;
 }
 
@@ -205,16 +248,23 @@ int
 notes_fold_of_age (struct notes *n, uint64_t age_s, uint64_t *fold)
 {
   const uint64_t now = clock_wall_s ();
+  const struct fold_time *m;
+  uint64_t last = 0;
+  int found = 0;
   size_t i;
 
   WITH_LOCK (&n->lock);
-  for (i = n->times.nr; i > 0; --i)
-    if (n->times.p[i - 1].time <= now &&
-        now - n->times.p[i - 1].time >= age_s) {
-      *fold = n->times.p[i - 1].fold;
-      return 1;
-    }
-  return 0;
+  for (i = 0; i < n->times.nr; ++i) {
+    m = &n->times.p[i];
+    if (is_doubtful (m, last, now))
+      continue;
+    last = m->time;
+    if (now - m->time < age_s)
+      break;
+    *fold = m->fold;
+    found = 1;
+  }
+  return found;
 }
 
 /*----------------------------------------------------------------------

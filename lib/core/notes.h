@@ -10,7 +10,11 @@
  * seconds since the last fold.
  *
  * The times are few, however old the pool is: retention leaves gaps of up to an
- * eighth of their age.  A record may seem younger by so much, never older.
+ * eighth of their age.  A record may seem younger by so much, never older, as
+ * long as the clock is right when someone asks.  While the clock is wrong, fast
+ * or slow, folds get wrong times; those that can be told from the others count
+ * as unknown, and records seem younger.  A slow clock can be told if it shows a
+ * time before one that the pool has.
  *
  * Threads: any, if not stated otherwise; a lock of its own, innermost.
  */

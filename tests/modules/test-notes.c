@@ -20,6 +20,7 @@
 
 #define HOUR 3600
 #define DAY (24 * HOUR)
+#define YEAR (365 * (time_t) DAY)
 #define NR_STEPS 6
 
 /* The engine's clock of dates. */
@@ -161,6 +162,101 @@ test_clock_set_back (void)
   end ();
 }
 
+/* Records of the time when the clock was slow, and those before it, count from
+ * when it was set.
+ */
+static void
+test_slow_clock (void)
+{
+  uint64_t right, set;
+
+  start (1);
+  clock_s += DAY;
+  make_fold ();
+  right = fold_now ();
+  clock_s -= 10 * YEAR;
+  expect (fold_of_age (0) == 0);
+  make_fold ();
+  clock_s += 10;
+  make_fold ();
+  expect (fold_of_age (10) == fold_now () - 1); /* so long it was at least */
+  clock_s += 10 * YEAR;
+  expect (fold_of_age (0) == right && fold_of_age (11) < right);
+  make_fold ();
+  set = fold_now ();
+  clock_s += DAY;
+  reopen_pool ();
+  expect (fold_of_age (DAY) == set);
+  expect (fold_of_age (DAY + 10) == right);
+  expect (fold_of_age (DAY + 11) < right);
+  end ();
+}
+
+/* Records of the time when the clock was fast count from when it was set, and
+ * do not make later ones unknown.
+ */
+static void
+test_fast_clock (void)
+{
+  uint64_t right, fast, set;
+
+  start (1);
+  make_fold ();
+  right = fold_now ();
+  clock_s += 10 * YEAR;
+  make_fold ();
+  fast = fold_now ();
+  clock_s += 10 - 10 * YEAR;
+  expect (fold_of_age (0) == right && fold_of_age (10) == right);
+  make_fold ();
+  set = fold_now ();
+  expect (set > fast && fold_of_age (0) == set);
+  clock_s += DAY;
+  make_fold ();
+  reopen_pool ();
+  expect (fold_of_age (DAY) == set && fold_of_age (DAY + 10) == right);
+  /* Then the wrong time is reached. */
+  clock_s += 11 * YEAR;
+  make_fold ();
+  expect (fold_of_age (0) == fold_now () && fold_of_age (YEAR / 2) == fast);
+  expect (fold_of_age (11 * YEAR + DAY + 10) == right);
+  end ();
+}
+
+/* A clock that is right at first, and when someone asks. */
+static void
+test_clock_of_no_use (void)
+{
+  static const time_t offsets[] = { 0, 10 * YEAR, -10 * YEAR, 40 * YEAR };
+  static time_t births[4000]; /* by fold */
+  time_t now = clock_s, offset = 0;
+  uint64_t age, fold, nr = 0;
+  struct rng rng = rng_make (1, 1);
+  unsigned i;
+
+  start (1);
+  while (nr <= fold_now ())
+    births[nr++] = now;
+  for (i = 0; i < 300; ++i) {
+    now += 1 + (time_t) rng_below (&rng, DAY);
+    if (i > 10 && rng_percent (&rng, 20))
+      offset = offsets[rng_below (&rng, 4)];
+    clock_s = now + offset;
+    make_fold ();
+    clock_s = now;
+    expect (fold_now () < sizeof births / sizeof births[0]);
+    while (nr <= fold_now ())
+      births[nr++] = now;
+    for (age = 1; age < 1000 * DAY; age *= 3) {
+      fold = fold_of_age (age);
+      expect (fold == 0 || births[fold] + (time_t) age <= now);
+    }
+  }
+  expect (fold_of_age (100 * DAY) > 0);
+  expect (stored_len () < 12000);
+  end ();
+}
+
 static void
 expect_quota (uint64_t blocks)
 {
@@ -283,8 +379,9 @@ int
 main (int argc, char *argv[])
 {
   static const struct engine_case cases[] = {
-    CASE (quota),     CASE (quota_between_folds), CASE (ages),
-    CASE (retention), CASE (clock_set_back),      CASE (nothing_there),
+    CASE (quota),      CASE (quota_between_folds), CASE (ages),
+    CASE (retention),  CASE (clock_set_back),      CASE (slow_clock),
+    CASE (fast_clock), CASE (clock_of_no_use),     CASE (nothing_there),
     { NULL, NULL },
   };
 
