@@ -543,7 +543,7 @@ check_run (struct nbdedup_pool *pool, bool repair,
 
   if (!repair)
     return check_beside_others (pool, progress, opaque);
-  WITH_LOCK (&pool->admin);
+  assert_held (&pool->admin);
   /* Set it before the first fold, which may meet the damage. */
   txg_set_repairing (pool->txg, true);
   result = check_and_repair (pool, progress, opaque);

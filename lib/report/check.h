@@ -11,8 +11,8 @@
  * the check itself failed; EBUSY: it gave way to clients that need the space of
  * what they changed meanwhile (meta_frozen_check).
  *
- * It takes pool->admin: for the whole time with 'repair', and otherwise only
- * while it begins, so other commands run beside it.
+ * With 'repair', under pool->admin.  Without, it takes that only while it
+ * begins, so other commands run beside it.
  */
 extern json_t *check_run (struct nbdedup_pool *pool, bool repair,
                           nbdedup_progress_fn *progress, void *opaque);

@@ -612,9 +612,11 @@ run_check (const struct call *c, json_t **result)
 
   if (arg_bool (c, "repair", &repair) == -1)
     return -1;
-  lock_release (&c->pool->admin);
+  if (!repair)
+    let_others_run (c);
   *result = check_run (c->pool, repair, c->progress, c->opaque);
-  lock_acquire (&c->pool->admin);
+  if (!repair)
+    run_on (c);
   return *result ? 0 : -1;
 }
 
