@@ -18,6 +18,7 @@
 #include "core/txg.h"
 #include "drift/alert.h"
 #include "drift/drift-forecast.h"
+#include "drift/diff.h"
 #include "drift/drift.h"
 #include "drift/histogram.h"
 #include "drift/history.h"
@@ -35,7 +36,6 @@
 #include "service/command.h"
 #include "service/property-apply.h"
 #include "service/service-event.h"
-#include "volume/diff.h"
 #include "volume/merge.h"
 #include "volume/rebase.h"
 #include "volume/volume.h"
@@ -499,7 +499,9 @@ run_diff (const struct call *c, json_t **result)
 
   if (need_string (c, "from", &from) == -1 || need_string (c, "to", &to) == -1)
     return -1;
+  let_others_run (c);
   *result = diff_run (c->pool, from, to, c->progress, c->opaque);
+  run_on (c);
   return *result ? 0 : -1;
 }
 
@@ -868,8 +870,9 @@ bool
 command_is_background (const char *command, json_t *args)
 {
   return strcmp (command, "drift") == 0 || strcmp (command, "scrub") == 0 ||
-    strcmp (command, "drift-freed") == 0 || strcmp (command, "compact") == 0 ||
-    strcmp (command, "prune") == 0 || strcmp (command, "rewrite") == 0 ||
+    strcmp (command, "diff") == 0 || strcmp (command, "drift-freed") == 0 ||
+    strcmp (command, "compact") == 0 || strcmp (command, "prune") == 0 ||
+    strcmp (command, "rewrite") == 0 ||
     (strcmp (command, "check") == 0 &&
      !json_is_true (json_object_get (args, "repair"))) ||
     (strcmp (command, "destroy") == 0 &&

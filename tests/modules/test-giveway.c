@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /* The commands that read the pool at one moment (drift, destroy --dry-run, stat
- * --ddt, check) let other commands run, can be interrupted, and give way before the
- * WAL, which cannot start again at its beginning meanwhile, takes all the
- * space.
+ * --ddt, check, diff) let other commands run, can be interrupted, and give way
+ * before the WAL, which cannot start again at its beginning meanwhile, takes
+ * all the space.
  *
  * The progress callback runs in the middle of such a command, on its thread.
  */
@@ -130,6 +130,7 @@ static const struct {
   { "stat", "{\"ddt\": true}" },
   { "stat", "{\"ddt\": true, \"name\": \"golden@v1\"}" },
   { "check", "{}" },
+  { "diff", "{\"from\": \"golden@v1\", \"to\": \"clone@v1\"}" },
 };
 #define NR_COMMANDS (sizeof commands / sizeof commands[0])
 
@@ -173,6 +174,7 @@ make_volumes (void)
   must (nbdedup_volume_write (v, "clone", 5, 0));
   must (nbdedup_volume_flush (v));
   nbdedup_volume_close (v);
+  run ("snapshot", json_pack ("{s:s}", "name", "clone@v1"));
   other = open_volume ("other");
 }
 

@@ -9,8 +9,11 @@
  * larger one's end; past its end the smaller one counts as zeroes.  Extents
  * are whole blocks (the last one is cut at the end), neighbours of one kind
  * joined.  The function compares contents: records with equal digests are
- * equal.  Under pool->admin.  The result is that of "diff" in command.h; NULL:
- * error.
+ * equal.  The result is that of "diff" in command.h; NULL: error, EBUSY as for
+ * view_check.
+ *
+ * It works on a view, so other commands run beside it, and may destroy the
+ * snapshots.  It takes pool->admin while it begins.
  */
 extern json_t *diff_run (struct nbdedup_pool *pool, const char *from,
                          const char *to, nbdedup_progress_fn *progress,
