@@ -476,9 +476,10 @@ fail_in_use_locked (const struct volume *v, const char *name)
                        "volume %s has a client already: %s%s: end that one "
                        "first, or serve the pool with attach=shared",
                        name,
-                       h->is_admin    ? "an import or export"
-                         : h->peer[0] ? h->peer
-                                      : "one whose name is not known",
+                       h->tls_identity ? h->tls_identity
+                         : h->is_admin ? "an import or export"
+                         : h->peer[0]  ? h->peer
+                                       : "one whose name is not known",
                        uid);
 }
 
