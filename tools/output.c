@@ -18,12 +18,19 @@
 static void
 vnote (const char *fmt, va_list ap)
 {
+  char *text = NULL, *line = NULL;
+
+  if (vasprintf (&text, fmt, ap) == -1)
+    text = NULL;
+  if (text != NULL && asprintf (&line, "nbdedup: %s\n", text) == -1)
+    line = NULL;
   flockfile (stderr);
   progress_hide ();
-  fputs ("nbdedup: ", stderr);
-  vfprintf (stderr, fmt, ap);
-  putc ('\n', stderr);
+  /* In one piece: several commands may write to one file. */
+  fputs (line != NULL ? line : "nbdedup: out of memory\n", stderr);
   funlockfile (stderr);
+  free (line);
+  free (text);
 }
 
 void

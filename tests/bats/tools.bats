@@ -748,6 +748,15 @@ $pool is in use by nbdedup import (PID $importer) since $time"
     assert_eq "$(wc -l <"$err")" 1
 }
 
+@test "an error is written in one piece, so those of two commands do not mix" {
+    run -0 python3 -c 'if True:
+        import socket, subprocess
+        ours, theirs = socket.socketpair (socket.AF_UNIX, socket.SOCK_DGRAM)
+        subprocess.run (["nbdedup", "-p", "none", "list"], stderr=theirs)
+        print (ours.recv (4096).decode (), end="")'
+    [[ $output == "nbdedup: list: none: No such file or directory; "* ]]
+}
+
 @test "export to import through other programs says what to do" {
     local err=$BATS_TEST_TMPDIR/err pid
 
