@@ -294,6 +294,10 @@ bool
 notes_is_due (struct notes *n)
 {
   n->has_records = false;
+  /* Not when the transaction writes it: what the next txg counts until then is
+   * in the journal, too, and a replay would count it again.
+   */
+  notes_get_quota (n, &n->storing);
   if (n->writing) { /* the last attempt failed */
     n->writing = false;
     n->retry_ms = clock_ms () + RETRY_MS;
@@ -315,7 +319,6 @@ notes_put (struct notes *n, struct meta_conn *c, const struct meta_state *state)
   bool quota;
 
   n->writing = true;
-  notes_get_quota (n, &n->storing);
   quota = n->storing.blocks != n->stored.blocks;
   note_time (n, state);
   if (!quota && n->next.nr == 0)

@@ -6,8 +6,9 @@
  *
  * Each fold writes what is new, in its transaction, as a function of its own
  * that may fail alone: damage to these rows, or a lack of room for them, stops
- * nothing.  After a crash the counts may be wrong by what was stored in the
- * seconds since the last fold.
+ * nothing.  The journal says which of its records count, so after a crash the
+ * counts are those of the writes that survived it.  They lack what folds could
+ * not write since the last one that could, and what a damaged batch had.
  *
  * The times are few, however old the pool is: retention leaves gaps of up to an
  * eighth of their age.  A record may seem younger by so much, never older, as
@@ -38,7 +39,8 @@ extern void notes_free (struct notes *notes);
  */
 extern void notes_load (struct notes *notes, struct meta_conn *c);
 
-/* New blocks were stored without dedup, because the index was over its quota.
+/* New blocks are stored without dedup, because the index is over its quota.
+ * Inside a txg, to which the count belongs; or the journal is being replayed.
  */
 extern void
 notes_add_over_quota (struct notes *notes, uint64_t blocks, uint64_t bytes);
@@ -57,7 +59,7 @@ notes_fold_of_age (struct notes *notes, uint64_t age_s, uint64_t *fold);
  * For the folding thread
  */
 
-/* A fold begins: may it write? */
+/* A fold begins, with no thread inside the txg: may it write? */
 extern bool notes_is_due (struct notes *notes);
 /* It adds records, whose birth it is.  NULL is allowed. */
 extern void notes_new_records (struct notes *notes);

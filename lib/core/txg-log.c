@@ -201,7 +201,9 @@ inline_records_locked (struct txg_log *log, struct blob *out)
     padded = (e.record.ptr.psize + 7) & ~(size_t) 7;
     if (blob_reserve_patient (out, out->len + JE_RECORD_LEN + padded) == -1)
       return -1;
-    je_record_pack (&e.record, e.chunk_addr, true, out->p + out->len);
+    je_record_pack (&e.record, e.chunk_addr,
+                    JE_DATA | (e.over_quota ? JE_OVER_QUOTA : 0),
+                    out->p + out->len);
     out->len += JE_RECORD_LEN;
     memset (out->p + out->len, 0, padded);
     if (store_read (log->store, e.record.ptr.addr, out->p + out->len,
@@ -350,7 +352,7 @@ added_locked (struct txg_log *log)
 
 int
 txg_log_add_record (struct txg_log *log, const struct record *r,
-                    uint64_t chunk_addr)
+                    uint64_t chunk_addr, bool over_quota)
 {
   struct blob *b = &log->pending.records;
 
@@ -358,7 +360,7 @@ txg_log_add_record (struct txg_log *log, const struct record *r,
   WITH_CONSISTENT (txg_log, log);
   if (blob_reserve_patient (b, b->len + JE_RECORD_LEN) == -1)
     return -1;
-  je_record_pack (r, chunk_addr, false, b->p + b->len);
+  je_record_pack (r, chunk_addr, over_quota ? JE_OVER_QUOTA : 0, b->p + b->len);
   b->len += JE_RECORD_LEN;
   log->pending.record_bytes += r->ptr.psize;
   return added_locked (log);

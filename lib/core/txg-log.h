@@ -37,6 +37,7 @@
 #ifndef NBDEDUP_TXG_LOG_H
 #define NBDEDUP_TXG_LOG_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -51,7 +52,7 @@ extern struct txg_log *txg_log_new (struct journal *journal,
 extern void txg_log_free (struct txg_log *log);
 
 extern int txg_log_add_record (struct txg_log *log, const struct record *r,
-                               uint64_t chunk_addr);
+                               uint64_t chunk_addr, bool over_quota);
 extern int txg_log_add_pointer (struct txg_log *log, uint64_t layer,
                                 uint64_t block, const struct pointer *ptr);
 extern int txg_log_add_holes (struct txg_log *log, uint64_t layer,

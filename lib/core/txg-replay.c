@@ -141,6 +141,10 @@ replay_record (struct replay *rp, const struct journal_entry *e, bool suspect)
   if (!there)
     return add_lost (rp, r->ptr.addr);
   rp->report->records++;
+  if (e->over_quota) {
+    rp->report->over_quota.blocks++;
+    rp->report->over_quota.bytes += r->lsize;
+  }
   /* Claim before writing, so as not to overwrite sectors in use.  Only if
    * records are lost may the map show sectors in use that are not.
    */
@@ -278,6 +282,17 @@ replay_batch (void *opaque, uint64_t seq, enum journal_trust trust,
   return 0;
 }
 
+/* The journal has been replayed.  pool.db's counts end with the fold before it.
+ */
+static void
+count_over_quota (const struct replay *rp)
+{
+  const struct notes_quota *q = &rp->report->over_quota;
+
+  if (rp->t->parts.notes)
+    notes_add_over_quota (rp->t->parts.notes, q->blocks, q->bytes);
+}
+
 static int
 touch_limbo (void *opaque, uint64_t addr)
 {
@@ -305,6 +320,7 @@ txg_replay (struct txg *t, struct replay_report *report,
   free (rp.lost);
   if (r == -1)
     return -1;
+  count_over_quota (&rp);
   report->cut_short = journal_was_cut_short (t->parts.journal);
   if (txg_pending_bytes (t) == 0 && report->batches == 0)
     return 0;
@@ -379,7 +395,10 @@ txg_replay_readonly (struct txg *t, bool is_partial)
   free (report.dropped.p);
   free (report.lost.p);
   free (rp.lost);
-  return r == 0 ? count_changes (t) : -1;
+  if (r == -1)
+    return -1;
+  count_over_quota (&rp);
+  return count_changes (t);
 }
 
 int
@@ -400,5 +419,6 @@ txg_follow (struct txg *t, uint64_t *last)
   free (rp.lost);
   if (r == -1 && errno == ENOMEM)
     return -1;
+  count_over_quota (&rp);
   return count_changes (t);
 }

@@ -392,11 +392,12 @@ txg_leave (struct txg *t)
 }
 
 int
-txg_log_record (struct txg *t, const struct record *record, uint64_t chunk_addr)
+txg_log_record (struct txg *t, const struct record *record, uint64_t chunk_addr,
+                bool over_quota)
 {
   t->new_bytes += record->ptr.psize;
   t->all_new_bytes += record->ptr.psize;
-  return txg_log_add_record (t->log, record, chunk_addr);
+  return txg_log_add_record (t->log, record, chunk_addr, over_quota);
 }
 
 /* Layers of one branch have their rows between each other (layer.h). */

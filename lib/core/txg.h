@@ -112,6 +112,7 @@ struct replay_ranges {
 struct replay_report {
   uint64_t batches, records, blocks; /* blocks: pointers and holes */
   uint64_t damaged;                  /* batches replayed from their list */
+  struct notes_quota over_quota;     /* of the records */
   struct replay_ranges dropped;      /* never flushed: keep their old content */
   struct replay_ranges lost;         /* by damage */
   bool cut_short;                    /* an incomplete batch follows */
@@ -168,10 +169,11 @@ extern void txg_return (struct txg *txg, uint64_t pages,
 extern void txg_leave (struct txg *txg);
 
 /* Inside a txg: log a record that has been written to the store.  The caller
- * must do this before ddt_insert.
+ * must do this before ddt_insert.  'over_quota': notes_add_over_quota has
+ * counted it, and a replay is to do so, too.
  */
 extern int txg_log_record (struct txg *txg, const struct record *record,
-                           uint64_t chunk_addr);
+                           uint64_t chunk_addr, bool over_quota);
 
 /* Inside a txg: set a block's pointer, whose reference the caller has taken.
  * Adds the pointers that it displaces to 'touched', if not NULL.

@@ -50,6 +50,7 @@ struct item {
   struct record record;  /* NEW */
   bool repeats;          /* an earlier block of the batch has this digest */
   bool found;            /* and 'ptr' has a reference to a record with it */
+  bool over_quota;       /* NEW: not in the index because of ddt-quota */
   unsigned same_as;      /* SAME_AS_NEW: index of the NEW one */
   const uint8_t *stored; /* NEW: staged, or the block itself */
 };
@@ -258,8 +259,10 @@ deduplicate (struct worker *w, const struct dirty_batch *b)
     if (it->outcome == ZERO)
       continue;
     it->record.flags = indexed ? RECORD_INDEXED : 0;
+    it->over_quota = false;
     if (b->dedup == DEDUP_OFF || !is_found (w, b, i)) {
-      missed += over_quota && it->outcome == NEW;
+      it->over_quota = over_quota && it->outcome == NEW;
+      missed += it->over_quota;
       continue;
     }
     if (b->dedup == DEDUP_VERIFY &&
@@ -374,7 +377,8 @@ store_new (struct worker *w, const struct dirty_batch *b)
     it->record.ptr.addr = place[i].addr;
     it->record.slot = place[i].slot;
     new[i] = (struct ddt_new) { &it->record, place[i].chunk_addr, &it->ptr };
-    if (txg_log_record (pool->txg, &it->record, place[i].chunk_addr) == -1)
+    if (txg_log_record (pool->txg, &it->record, place[i].chunk_addr,
+                        it->over_quota) == -1)
       return -1;
     yield_after (w, b->volume->block_size);
   }

@@ -378,14 +378,15 @@ je_head (uint8_t type, uint8_t flags, uint16_t own, uint32_t len, uint8_t *buf)
 }
 
 void
-je_record_pack (const struct record *r, uint64_t chunk_addr, bool data,
+je_record_pack (const struct record *r, uint64_t chunk_addr, unsigned flags,
                 uint8_t buf[JE_RECORD_LEN])
 {
   uint32_t len = JE_RECORD_LEN;
 
-  if (data)
+  assert ((flags & ~(unsigned) (JE_DATA | JE_OVER_QUOTA)) == 0);
+  if (flags & JE_DATA)
     len += (r->ptr.psize + 7) & ~7u;
-  je_head (JE_RECORD, data ? JE_DATA : 0, r->slot, len, buf);
+  je_head (JE_RECORD, (uint8_t) flags, r->slot, len, buf);
   put_le64 (buf + 8, r->ptr.addr);
   put_le64 (buf + 16, chunk_addr);
   put_le64 (buf + 24, r->ptr.cksum);
@@ -445,6 +446,7 @@ je_unpack_record (const uint8_t *buf, uint32_t len, struct journal_entry *e)
   r->lsize = 1u << ((buf[77] & 15) + 9);
   r->flags = get_le16 (buf + 78);
   e->data = NULL;
+  e->over_quota = buf[1] & JE_OVER_QUOTA;
   if (r->ptr.addr == 0 || r->ptr.addr > ADDR_MAX || r->ptr.psize == 0 ||
       !is_block_size (r->lsize) || r->ptr.psize > r->lsize ||
       codec_name (r->ptr.codec) == NULL)

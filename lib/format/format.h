@@ -305,6 +305,7 @@ summary_slot_unpack (const uint8_t uuid[UUID_LEN], uint64_t slot_offset,
  *     72      4   psize                   76   1   codec
  *     77      1   log2 (lsize) - 9        78   2   record flags
  *     80      n   with JE_DATA: the psize stored bytes, zero padded
+ *   flag JE_OVER_QUOTA: notes.h counts it.  Older programs ignore the flag.
  *
  * JE_POINTERS, blocks from 'block' on now have these pointers:
  *      2      2   count                    8   8   layer
@@ -317,6 +318,7 @@ summary_slot_unpack (const uint8_t uuid[UUID_LEN], uint64_t slot_offset,
  */
 enum { JE_RECORD = 1, JE_POINTERS = 2, JE_HOLES = 3, JE_LOST = 4 };
 #define JE_DATA 1
+#define JE_OVER_QUOTA 2
 
 #define JE_RECORD_LEN 80
 #define JE_POINTERS_LEN 24
@@ -333,13 +335,15 @@ struct journal_entry {
   struct record record;
   uint64_t chunk_addr;
   const uint8_t *data; /* NULL: not in the journal; borrowed */
+  bool over_quota;
   /* JE_POINTERS, JE_HOLES, JE_LOST */
   uint64_t layer, block, count;
   const uint8_t *pointers; /* packed; borrowed */
 };
 
+/* 'flags': JE_DATA, which the caller adds behind it, and JE_OVER_QUOTA. */
 extern void je_record_pack (const struct record *r, uint64_t chunk_addr,
-                            bool data, uint8_t buf[JE_RECORD_LEN]);
+                            unsigned flags, uint8_t buf[JE_RECORD_LEN]);
 extern void je_pointers_pack (uint64_t layer, uint64_t block, uint16_t count,
                               uint8_t buf[JE_POINTERS_LEN]);
 extern void je_holes_pack (uint64_t layer, uint64_t block, uint64_t count,

@@ -215,7 +215,7 @@ write_batch (struct layer *layer, const struct block *blocks, unsigned nr)
     new_record (&digests[missing[i]], &place[i], &records[i]);
     new[i] = (struct ddt_new) { &records[i], place[i].chunk_addr,
                                 &ptrs[missing[i]] };
-    must (txg_log_record (pool->txg, &records[i], place[i].chunk_addr));
+    must (txg_log_record (pool->txg, &records[i], place[i].chunk_addr, false));
   }
   must (ddt_insert (pool->ddt, nr_missing, new));
   for (i = 0; i < nr_missing; ++i)

@@ -124,7 +124,7 @@ add (unsigned nr)
     r.ptr = (struct pointer) { .addr = next_addr, .psize = BLOCK };
     assert (store_write (store, next_addr, data, BLOCK) == 0);
     next_addr += BLOCK / SECTOR;
-    assert (txg_log_add_record (txg_log, &r, 8) == 0);
+    assert (txg_log_add_record (txg_log, &r, 8, false) == 0);
     assert (txg_log_add_pointer (txg_log, 1, next_block++, &r.ptr) == 0);
   }
 }

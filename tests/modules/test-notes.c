@@ -324,14 +324,44 @@ write_over_quota (void)
   settle (); /* durable, with its count */
   write_blocks (200, 30, 200);
   must (nbdedup_volume_flush (handle));
+  write_block (230, 230); /* the journal carries it */
+  must (nbdedup_volume_flush (handle));
+  return 0;
+}
+
+/* The next txg counts while a fold writes the counts of the last one. */
+static int
+write_amid_fold (void *arg, struct meta_conn *c, struct meta_state *state)
+{
+  (void) arg;
+  (void) c;
+  (void) state;
+  write_blocks (300, 30, 300);
+  return nbdedup_volume_flush (handle);
+}
+
+static uint64_t
+write_around_fold (void)
+{
+  write_blocks (400, 30, 400);
+  must (txg_run (pool->txg, write_amid_fold, NULL, NULL));
+  return 0;
+}
+
+static uint64_t
+write_without_dedup (void)
+{
+  run ("set",
+       json_pack ("{s:s, s:s, s:s}", "property", "dedup", "value", "off",
+                  "name", "v"));
+  write_blocks (500, 30, 500);
+  must (nbdedup_volume_flush (handle));
   return 0;
 }
 
 static void
 test_quota (void)
 {
-  struct notes_quota quota;
-
   start (1);
   run ("set", json_pack ("{s:s, s:s}", "property", "ddt-quota", "value", "1K"));
   write_blocks (0, QUOTA_ENTRIES, 1); /* below it until the last */
@@ -342,9 +372,10 @@ test_quota (void)
   expect_quota (10 + 10);
   close_pool ();
   (void) crash_after (write_over_quota);
+  (void) crash_after (write_around_fold);
+  (void) crash_after (write_without_dedup);
   open_and_attach ();
-  notes_get_quota (pool->notes, &quota);
-  expect (quota.blocks >= 20 + 50 && quota.blocks <= 20 + 50 + 30);
+  expect_quota (20 + 50 + 31 + 2 * 30);
   end ();
 }
 
