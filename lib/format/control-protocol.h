@@ -52,12 +52,11 @@
  *
  * - HELLO is the first request of a connection, and must come within
  *   CONTROL_TIMEOUT_S.
- * - COMMAND's payload is {"command": NAME, "args": {...}}, at most
- *   CONTROL_COMMAND_MAX bytes; commands, arguments and results are those of
- *   command.h.  With CONTROL_FLAG_PROGRESS the server sends PROGRESS
- *   frames (offset: done, length: total units) before the answer, in any
- *   number.  The server splits a result that is larger than a frame into
- *   several REPLYs, all but the last with CONTROL_FLAG_MORE.
+ * - COMMAND's payload is {"command": NAME, "args": {...}}; commands, arguments
+ *   and results are those of command.h.  With CONTROL_FLAG_PROGRESS the server
+ *   sends PROGRESS frames (offset: done, length: total units) before the
+ *   answer, in any number.  The server splits a result that is larger than a
+ *   frame into several REPLYs, all but the last with CONTROL_FLAG_MORE.
  * - With CONTROL_FLAG_AWAITED the server sends PROGRESS frames with a text, at
  *   most CONTROL_ERROR_MAX bytes, while the COMMAND waits for another one: who
  *   that is, and since when, as a clause.
@@ -129,7 +128,6 @@
 #define CONTROL_HEADER_LEN 40
 
 #define CONTROL_PAYLOAD_MAX (UINT32_C (1) << 20)
-#define CONTROL_COMMAND_MAX (UINT32_C (64) << 10)
 #define CONTROL_RESULT_MAX (UINT32_C (256) << 20) /* all its frames */
 #define CONTROL_ERROR_MAX 4096                    /* text of an ERROR */
 #define CONTROL_WHO_MAX 127

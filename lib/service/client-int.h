@@ -32,10 +32,9 @@ extern struct channel *client_channel_new (struct nbdedup_client *client);
 extern int client_look (void *opaque, uint64_t waited_ms, uint64_t longest_ms);
 
 /* Receive the result of a request, JSON in one or several REPLYs; NULL: its
- * failure.  'what' is for messages.  'on_wait' may be NULL.
+ * failure.  'on_wait' may be NULL.
  */
-extern json_t *client_recv_json (struct channel *ch, const char *what,
-                                 nbdedup_wait_fn *on_wait,
+extern json_t *client_recv_json (struct channel *ch, nbdedup_wait_fn *on_wait,
                                  nbdedup_progress_fn *progress, void *opaque);
 
 /* nbdedup_client_open with time limits for waiting for a server and for

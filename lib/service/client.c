@@ -369,9 +369,8 @@ recv_result (struct channel *ch, nbdedup_wait_fn *on_wait,
 }
 
 json_t *
-client_recv_json (struct channel *ch, const char *what,
-                  nbdedup_wait_fn *on_wait, nbdedup_progress_fn *progress,
-                  void *opaque)
+client_recv_json (struct channel *ch, nbdedup_wait_fn *on_wait,
+                  nbdedup_progress_fn *progress, void *opaque)
 {
   CLEANUP_FREE char *answer = NULL;
   size_t len = 0;
@@ -382,9 +381,9 @@ client_recv_json (struct channel *ch, const char *what,
   errno = 0;
   result = json_loadb (answer, len, JSON_REJECT_DUPLICATES, NULL);
   if (result == NULL && errno == ENOMEM)
-    nbdedup_fail (ENOMEM, "%s: no memory for the server's answer", what);
+    nbdedup_fail (ENOMEM, "no memory for the server's answer");
   else if (result == NULL)
-    nbdedup_fail (EIO, "%s: the server's answer is not JSON", what);
+    nbdedup_fail (EIO, "the server's answer is not JSON");
   return result;
 }
 
@@ -406,23 +405,22 @@ remote_call (struct channel *ch, const char *command, json_t *args,
   if (request != NULL)
     text = json_dumps (request, JSON_COMPACT);
   if (text == NULL && errno == ENOMEM)
-    return nbdedup_fail_null (ENOMEM, "%s: no memory for the arguments",
-                              command);
+    return nbdedup_fail_null (ENOMEM, "no memory for the arguments");
   if (text == NULL)
     return nbdedup_fail_null (EINVAL,
-                              "%s: the arguments cannot be written as "
-                              "JSON",
-                              command);
-  if (strlen (text) > CONTROL_COMMAND_MAX)
-    return nbdedup_fail_null (EINVAL, "%s: the arguments are too long",
-                              command);
+                              "the arguments cannot be written as JSON");
+  if (strlen (text) > CONTROL_PAYLOAD_MAX)
+    return nbdedup_fail_null (EINVAL,
+                              "the arguments take more than the %u KiB that "
+                              "a server accepts: give fewer at once",
+                              CONTROL_PAYLOAD_MAX >> 10);
   f.payload = strlen (text);
   if (channel_send (ch, &f, text) == -1) {
     /* A server does not run a request that did not arrive in full. */
     nbdedup_fail (ESHUTDOWN, "the server went away");
     return NULL;
   }
-  return client_recv_json (ch, command, on_wait, progress, opaque);
+  return client_recv_json (ch, on_wait, progress, opaque);
 }
 
 static struct channel *

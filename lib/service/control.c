@@ -310,9 +310,6 @@ serve_request (struct connection *conn, const struct control_frame *f)
   case CONTROL_HELLO:
     return serve_hello (conn, f);
   case CONTROL_COMMAND:
-    if (f->payload > CONTROL_COMMAND_MAX)
-      return control_reply_error (conn, EINVAL,
-                                  "control: the command is too long");
     return serve_command (conn, f);
   case CONTROL_CANCEL:
     return 0; /* too late: the command has been answered */

@@ -87,7 +87,7 @@ request_json (struct channel *ch, uint16_t type, nbdedup_progress_fn *progress,
 
   return channel_send (ch, &f, NULL) == -1
     ? NULL
-    : client_recv_json (ch, "drift", NULL, progress, opaque);
+    : client_recv_json (ch, NULL, progress, opaque);
 }
 
 json_t *

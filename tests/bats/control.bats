@@ -71,6 +71,8 @@ release ()
 }
 
 @test "errors come through a server as they are" {
+    local names
+
     make_pool
     nbdedup create web1 1M
     serve_up "$pool"
@@ -83,6 +85,11 @@ release ()
     misused hash set hash=sha256
     refused nonesuch export nonesuch "$BATS_TEST_TMPDIR/out"
     refused web1 import web1 "$BATS_TEST_FILENAME"
+    # Many names are one command, up to a limit.
+    mapfile -t names < <(printf 'nonesuch-%0191d\n' {1..6000})
+    refused "no volume" destroy "${names[@]:0:5000}"
+    run -2 --separate-stderr nbdedup destroy "${names[@]}"
+    [[ $stderr == "nbdedup: destroy: the arguments take more than the 1024 "* ]]
     # The server is not harmed.
     nbdedup check
 }
