@@ -128,9 +128,9 @@ files_helper_check (const char *option)
 
   if (access (name, X_OK) == -1)
     r = image_fail ("--%s needs the program %s, which cannot be run: %s: "
-                    "install nbdedup with it (configure finds The Sleuth Kit's "
-                    "library, Debian's libtsk-dev), or set NBDEDUP_LIBEXEC to "
-                    "its directory",
+                    "install the Sleuth Kit's library (Debian's libtsk-dev), "
+                    "and configure again, or set NBDEDUP_LIBEXEC to the "
+                    "program's directory",
                     option, name, strerror (errno));
   free (name);
   return r;

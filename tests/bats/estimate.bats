@@ -208,9 +208,9 @@ near ()
              "2 * $(row "$size" dedup_error) + 1e-9"
     done
     run -0 --separate-stderr nbdedup estimate --memory 256K "${files[@]}"
-    [[ $output == *"did not fit into the memory"* ]]
+    [[ $output == *"did not fit into memory"* ]]
     run -0 --separate-stderr nbdedup estimate "${files[@]}"
-    [[ $output != *"did not fit into the memory"* ]]
+    [[ $output != *"did not fit into memory"* ]]
 
     # --exact does not sample.
     run -1 --separate-stderr nbdedup estimate --exact --memory 256K \

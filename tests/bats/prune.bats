@@ -129,10 +129,10 @@ all_are_old () { [ "$(would_prune --age 2s)" = 512 ]; }
     stat -c '%n %Y %s' "$pool"/* >before
     assert_eq "$(nbdedup --read-only prune --percent 50 --dry-run)" \
               "would remove 256 of 768 entries of the dedup table"
-    refused "read-only" prune --read-only --percent 50
+    misused "read-only" prune --read-only --percent 50
     stat -c '%n %Y %s' "$pool"/* | cmp - before
     serve "$pool"
-    refused "read-only" prune --read-only --percent 50
+    misused "read-only" prune --read-only --percent 50
 }
 
 # Clients write, and the server is killed, at any moment of it.

@@ -28,7 +28,8 @@ PROSE = set("begins can cannot command compares could does emptied is keeps "
 
 # Options of other programs, and these programs.
 OTHERS = {
-    "--all": "fstrim, swapoff", "--chown": "rsync",
+    "--all": "fstrim, swapoff", "--certificate-info": "certtool",
+    "--chown": "rsync",
     "--discard": "blkdiscard", "--dump-config": "nbdkit",
     "--dump-plugin": "nbdkit", "--expand": "virt-resize",
     "--filter": "nbdkit", "--flush": "nbdcopy",
