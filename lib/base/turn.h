@@ -25,7 +25,7 @@
 struct turn {
   struct lock guard; /* innermost; protects everything below */
   char who[TURN_NAME_MAX];
-  time_t since; /* 0: nobody who took it with turn_take */
+  time_t since; /* 0: no thread has taken it with turn_take */
 };
 
 extern void turn_init (struct turn *t);

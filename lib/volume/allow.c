@@ -81,7 +81,7 @@ is_type (const char *p, size_t len)
 static char *
 entry_text (const char *p, const char *end)
 {
-  char *text = malloc ((size_t) (end - p) + 1), *q = text;
+  char *text = calloc ((size_t) (end - p) + 1, 1), *q = text;
 
   if (text == NULL)
     return nbdedup_fail_null (ENOMEM, "no memory");
@@ -90,12 +90,11 @@ entry_text (const char *p, const char *end)
       ++p;
     *q++ = *p;
   }
-  *q = '\0';
   return text;
 }
 
 /* Check a distinguished name, TYPE=VALUE,TYPE=VALUE...  (RFC 4514).  Returns 1
- * if it is only the rest of one: it tells where somebody is, not who.
+ * if it is only the rest of one, which names a place, not a client.
  */
 static int
 check_name (const char *p, const char *end)
