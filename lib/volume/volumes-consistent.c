@@ -251,7 +251,7 @@ assert_list_locked (const struct volume_list *list)
 
   assert (list->nr <= list->cap);
   for (i = 1; i < list->nr; ++i)
-    assert (strcmp (list->p[i - 1]->name, list->p[i]->name) <= 0);
+    assert (strverscmp (list->p[i - 1]->name, list->p[i]->name) <= 0);
 }
 
 static void
