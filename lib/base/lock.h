@@ -157,10 +157,21 @@ lock_try (struct lock *l)
 static inline bool
 lock_try_ms (struct lock *l, uint64_t ms)
 {
+#ifdef __SANITIZE_THREAD__ /* Debian 12's does not know ..._clocklock */
+  struct timespec ts;
+
+  clock_gettime (CLOCK_REALTIME, &ts);
+  ts.tv_nsec += (long) (ms % 1000) * 1000000;
+  ts.tv_sec += (time_t) (ms / 1000) + ts.tv_nsec / 1000000000;
+  ts.tv_nsec %= 1000000000;
+  if (pthread_mutex_timedlock (&l->mutex, &ts) != 0)
+    return false;
+#else
   const struct timespec ts = clock_in_ms (ms);
 
   if (pthread_mutex_clocklock (&l->mutex, CLOCK_MONOTONIC, &ts) != 0)
     return false;
+#endif
   lock_set_owner (l);
   return true;
 }
