@@ -116,23 +116,6 @@ check_copy (const char *value)
   return 0;
 }
 
-static int
-check_rate (const char *name, const char *value)
-{
-  uint64_t bytes;
-
-  if (strcmp (value, "none") == 0)
-    return 0;
-  if (pool_property_parse_size (name, value, &bytes) == -1)
-    return -1;
-  if (bytes == 0)
-    return nbdedup_fail (EINVAL,
-                         "%s '%.64s': a scrub at 0 bytes a second "
-                         "would never end: use none for no limit",
-                         name, value);
-  return 0;
-}
-
 /* Of what a pool may take. */
 static bool
 is_limit (const char *name)
@@ -140,7 +123,9 @@ is_limit (const char *name)
   return strcmp (name, "max-size") == 0 || strcmp (name, "ddt-quota") == 0;
 }
 
-/* 0 would be no limit for one user, and nothing at all for the next. */
+/* 0 would be no limit for one user, and nothing at all for the next; a scrub at
+ * 0 bytes a second would never end.
+ */
 static int
 check_limit (const char *name, const char *value)
 {
@@ -183,7 +168,7 @@ pool_property_check (const char *name, const char *value)
   if (strcmp (name, "sector") == 0 || strcmp (name, "hash") == 0)
     return nbdedup_fail (EINVAL, "%s is fixed when the pool is made", name);
   if (strcmp (name, "scrub-rate") == 0)
-    return check_rate (name, value);
+    return check_limit (name, value);
   if (strcmp (name, "scrub-interval") == 0)
     return pool_property_parse_interval (value, &bytes);
   if (is_limit (name))
