@@ -5,6 +5,8 @@
 #include <assert.h>
 #include <stdio.h>
 
+#include "base/clock.h"
+#include "base/since.h"
 #include "base/turn.h"
 
 /* How long a thread that waits does not look at anything else. */
@@ -42,14 +44,12 @@ turn_awaited (void)
 static void
 describe (struct turn *t)
 {
-  char since[40] = "";
-  struct tm tm;
+  char since[SINCE_MAX];
 
   WITH_LOCK (&t->guard);
-  if (t->since != 0 && localtime_r (&t->since, &tm) != NULL)
-    strftime (since, sizeof since, " since %Y-%m-%d %H:%M:%S", &tm);
   snprintf (awaited, sizeof awaited, "%s has been at work%s",
-            t->who[0] ? t->who : "the server itself", since);
+            t->who[0] ? t->who : "the server itself",
+            since_text (t->since, since));
 }
 
 int
@@ -68,7 +68,7 @@ turn_take (struct turn *t, struct lock *l, int (*look) (void *opaque),
   assert_held (l);
   WITH_LOCK (&t->guard);
   snprintf (t->who, sizeof t->who, "%s", me);
-  t->since = time (NULL);
+  t->since = (time_t) clock_wall_s ();
   return 0;
 }
 

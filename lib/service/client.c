@@ -16,6 +16,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/since.h"
 #include "disk/lockfile.h"
 #include "report/scrub.h"
 #include "service/client-int.h"
@@ -44,20 +45,6 @@ test_lock (struct nbdedup_client *client, struct lockfile_holder *holder)
                           : lockfile_take (client->path, false, NULL, holder);
 }
 
-#define SINCE_MAX 40
-
-/* " since ..."; "": not known. */
-static const char *
-since_text (time_t since, char text[SINCE_MAX])
-{
-  struct tm tm;
-
-  if (since == 0 || localtime_r (&since, &tm) == NULL ||
-      strftime (text, SINCE_MAX, " since %Y-%m-%d %H:%M:%S", &tm) == 0)
-    text[0] = 0;
-  return text;
-}
-
 /* Only a command that has not begun gives up: the others must not be left
  * alone.
  */
@@ -81,7 +68,7 @@ client_look (void *opaque, uint64_t waited_ms, uint64_t longest_ms)
   snprintf (why, sizeof why,
             "the pool's server, %s (PID %ld), has not answered%s", server->who,
             (long) server->pid,
-            since_text (time (NULL) - (time_t) (waited_ms / 1000), since));
+            since_text ((time_t) (clock_wall_s () - waited_ms / 1000), since));
   return client->on_wait (&wait) != 0 && longest_ms > 0
     ? nbdedup_fail (EINTR, "interrupted")
     : 0;

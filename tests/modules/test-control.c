@@ -630,7 +630,9 @@ test_full (void)
   raw_hello (fds[0]);
   next = raw_connect ();
   control_send (next, &hello, NULL);
-  usleep (200000);
+  /* It is not answered yet, nor has it replaced the other one. */
+  if (poll (&(struct pollfd) { .fd = next, .events = POLLIN }, 1, 200) != 0)
+    die ("the server takes a connection in place of one that is fresh");
   raw_command (fds[0], "{\"command\":\"list\"}");
   if (control_recv_header (next, &answer) != 1)
     die ("nothing came after the end of the wait: %s", strerror (errno));

@@ -192,6 +192,18 @@ begin_empty (struct meta_conn *c, struct meta_state *state)
   memset (&merges, 0, sizeof merges);
 }
 
+/* All entries, in 'nr' runs of equal size. */
+static void
+begin_runs (struct meta_conn *c, struct meta_state *state, unsigned nr)
+{
+  const unsigned each = NR_ENTRIES / nr;
+  unsigned i;
+
+  begin_empty (c, state);
+  for (i = 0; i < NR_ENTRIES; i += each)
+    change (c, state, i, each, false, NULL);
+}
+
 static void
 end_empty (struct meta_conn *c, struct meta_state *state)
 {
@@ -287,15 +299,13 @@ test_merge (void)
 static int
 do_small_folds (void *arg, struct meta_conn *c, struct meta_state *state)
 {
-  const unsigned each = NR_ENTRIES / INDEX_MERGE, nr = INDEX_STEP_ENTRIES / 16;
+  const unsigned nr = INDEX_STEP_ENTRIES / 16;
   const struct index_merge *m = &merges.levels[0];
   unsigned i, steps = 0;
   uint64_t left = 0;
 
   (void) arg;
-  begin_empty (c, state);
-  for (i = 0; i < NR_ENTRIES; i += each)
-    change (c, state, i, each, false, NULL);
+  begin_runs (c, state, INDEX_MERGE);
   for (i = 0; i < 32; ++i) {
     must (fold_index_merge (c, &merges, nr, UINT64_MAX, state->index_entries));
     steps += i > 0 && m->left != left;
@@ -320,13 +330,10 @@ test_small_folds (void)
 static int
 do_sessions (void *arg, struct meta_conn *c, struct meta_state *state)
 {
-  const unsigned each = NR_ENTRIES / INDEX_MERGE;
   unsigned i;
 
   (void) arg;
-  begin_empty (c, state);
-  for (i = 0; i < NR_ENTRIES; i += each)
-    change (c, state, i, each, false, NULL);
+  begin_runs (c, state, INDEX_MERGE);
   for (i = 0; nr_runs (c) > 1; ++i) {
     expect (i < NR_ENTRIES / INDEX_STEP_ENTRIES + 1);
     memset (&merges, 0, sizeof merges);
@@ -423,13 +430,10 @@ static int
 do_remove_beside_a_merge (void *arg, struct meta_conn *c,
                           struct meta_state *state)
 {
-  const unsigned each = NR_ENTRIES / INDEX_MERGE;
   unsigned i;
 
   (void) arg;
-  begin_empty (c, state);
-  for (i = 0; i < NR_ENTRIES; i += each)
-    change (c, state, i, each, false, NULL);
+  begin_runs (c, state, INDEX_MERGE);
   must (fold_index_merge (c, &merges, INDEX_STEP_ENTRIES, UINT64_MAX,
                           state->index_entries));
   change (c, state, 0, NR_ENTRIES, false, NULL);
@@ -461,9 +465,7 @@ do_remove_in_place (void *arg, struct meta_conn *c, struct meta_state *state)
   unsigned i;
 
   (void) arg;
-  begin_empty (c, state);
-  for (i = 0; i < NR_ENTRIES; i += each)
-    change (c, state, i, each, false, NULL);
+  begin_runs (c, state, 8);
   expect (nr_runs (c) == 8);
   in_place = true;
   for (i = each / 2; i < NR_ENTRIES; i += each) {
