@@ -25,6 +25,12 @@ has_logged ()
     [ "$(grep -cF -- "$2" "$server_log")" = "$1" ]
 }
 
+# has_logged_some TEXT: the server's log has a line with TEXT.
+has_logged_some ()
+{
+    ! has_logged 0 "$1"
+}
+
 @test "history shows what was done, by whom and when" {
     make_pool --block-size 64K
     begun=$(date +%s)
@@ -122,9 +128,10 @@ END
     wait_for 20 has_logged 1 "event=damage pool=$pool found=read offset=32768 length=16384 volume=v message="
     wait_for 20 events_are damage 1
     nbdedup set scrub-interval=1s
-    wait_for 60 has_logged 1 "event=scrub-ended pool=$pool outcome=done scheduled=true"
+    # On a busy machine a second scrub may have ended before the first look.
+    wait_for 60 has_logged_some "event=scrub-ended pool=$pool outcome=done scheduled=true"
     nbdedup set scrub-interval=off
-    has_logged 1 "event=damage pool=$pool found=scrub offset=32768 length=16384 volume=v message="
+    has_logged_some "event=damage pool=$pool found=scrub offset=32768 length=16384 volume=v message="
     # The server's own scrub has no asker.
     run -0 events 'select (.scheduled) | [.errors, .damaged, .by]'
     assert_eq "${lines[0]}" '[1,[{"name":"v","offset":32768,"length":16384}],null]'
