@@ -140,7 +140,7 @@ struct nbdedup_settings {
   bool repair;
 };
 
-#define NBDEDUP_DDT_CACHE_DEFAULT (UINT64_C (256) << 20)
+#define NBDEDUP_DDT_CACHE_DEFAULT (UINT64_C (384) << 20)
 #define NBDEDUP_RECORD_CACHE_DEFAULT (UINT64_C (64) << 20)
 #define NBDEDUP_DIRTY_MAX_DEFAULT (UINT64_C (64) << 20)
 #define NBDEDUP_COMMIT_INTERVAL_DEFAULT 5   /* seconds */

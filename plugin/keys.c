@@ -27,7 +27,7 @@
 /* The help text repeats the defaults; this checks them.
  * NOLINTBEGIN(misc-redundant-expression): the same is what it wants.
  */
-_Static_assert (NBDEDUP_DDT_CACHE_DEFAULT == UINT64_C (256) << 20 &&
+_Static_assert (NBDEDUP_DDT_CACHE_DEFAULT == UINT64_C (384) << 20 &&
                   NBDEDUP_RECORD_CACHE_DEFAULT == UINT64_C (64) << 20 &&
                   NBDEDUP_DIRTY_MAX_DEFAULT == UINT64_C (64) << 20 &&
                   NBDEDUP_COMMIT_INTERVAL_DEFAULT == 5 &&
@@ -45,7 +45,7 @@ const char keys_help[] =
 "only=on|off               Serve and list nothing but volume=NAME\n"
 "                          (default: off).\n"
 "ddt-cache=SIZE            Budget for all metadata in memory, at least 8M\n"
-"                          (default: 256M).\n"
+"                          (default: 384M).\n"
 "record-cache=SIZE         Cache of decompressed records, 0 for none\n"
 "                          (default: 64M).\n"
 "dirty-max=SIZE            Answered writes held in memory before they are\n"

@@ -112,6 +112,9 @@ static const struct figure {
     "DDT cache misses", "Lookups that the cache did not answer" },
   { "ddt", "cache_bytes", BYTES, "ddt_cache_bytes", "DDT cache",
     "Memory that the cache takes" },
+  /* Only if the server's ddt-cache is smaller. */
+  { "ddt", "cache_wanted_bytes", BYTES, "ddt_cache_wanted_bytes",
+    "DDT cache, wanted", "The ddt-cache that the entries need" },
   /* Only with a ddt-quota. */
   { "ddt", "over_quota", COUNTER, "ddt_over_quota_total", "over ddt-quota",
     "New blocks that were stored without dedup" },
@@ -216,6 +219,18 @@ explain_file (const json_t *pool)
 }
 
 static void
+explain_cache (const json_t *pool)
+{
+  const json_t *ddt = json_object_get (pool, "ddt");
+  const uint64_t wanted = json_size (ddt, "cache_wanted_bytes");
+
+  if (wanted > 0)
+    printf ("\nThe server's ddt-cache is small for so many entries: new blocks "
+            "cost reads of\npool.db.  Start it with ddt-cache=%" PRIu64 "M.\n",
+            (wanted >> 20) + 1);
+}
+
+static void
 print_volumes (const json_t *volumes)
 {
   struct table *table = table_new ("lrrrrll");
@@ -256,6 +271,7 @@ print_human (const json_t *stat)
   }
   table_print (table);
   explain_file (pool);
+  explain_cache (pool);
   print_histograms (stat);
   if (json_array_size (volumes) > 0)
     print_volumes (volumes);

@@ -72,18 +72,6 @@ database_bytes (double records, double pointers, double stored_bytes)
     ceil (stored_bytes / SEGMENT_BYTES) * SIZING_DB_SEGMENT_BYTES;
 }
 
-/* The filter has all its bits for each record: less works, too, but then more
- * lookups of new blocks read the index.
- */
-static double
-ddt_cache_bytes (double records)
-{
-  const double filter = records * SIZING_FILTER_BITS / 8;
-
-  return fmax ((double) NBDEDUP_DDT_CACHE_MIN,
-               ceil (filter * 64 / SIZING_FILTER_SHARE));
-}
-
 static void
 metadata_figures (struct figures *f)
 {
@@ -98,7 +86,7 @@ metadata_figures (struct figures *f)
     (double) (room_kept_pages (used) - used + room_kept_wal_pages (used, 1)) *
       META_PAGE_BYTES;
   f->summary_bytes = f->distinct * SIZING_SUMMARY_RECORD_BYTES;
-  f->ddt_cache_bytes = ddt_cache_bytes (f->distinct);
+  f->ddt_cache_bytes = sizing_ddt_cache_bytes (f->distinct);
 }
 
 static void

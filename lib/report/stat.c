@@ -16,6 +16,7 @@
 #include "data/capacity.h"
 #include "data/sync.h"
 #include "disk/store.h"
+#include "estimate/sizing.h"
 #include "report/stat.h"
 #include "volume/volume.h"
 
@@ -42,11 +43,22 @@ volume_stat (const struct volume *v, uint64_t logical)
                     (json_int_t) (v->layer->pointers * v->block_size));
 }
 
+/* A command that opens the pool itself has no ddt-cache worth a word. */
+static uint64_t
+wanted_cache_bytes (const struct nbdedup_pool *pool)
+{
+  return pool->control == NULL
+    ? 0
+    : sizing_wanted_ddt_cache (ddt_index_entries (pool->ddt),
+                               pool->settings.ddt_cache_bytes);
+}
+
 static json_t *
 pool_stat (struct nbdedup_pool *pool, uint64_t logical)
 {
   uint64_t stored, copies, metadata = capacity_metadata_bytes (pool->path);
   struct capacity cap = { 0 };
+  const uint64_t wanted = wanted_cache_bytes (pool);
   bool has_capacity;
   struct notes_quota quota;
   struct ddt_info info;
@@ -69,6 +81,9 @@ pool_stat (struct nbdedup_pool *pool, uint64_t logical)
     json_object_set_new (ddt, "over_quota_bytes",
                          json_integer ((json_int_t) quota.bytes));
   }
+  if (wanted > 0)
+    json_object_set_new (ddt, "cache_wanted_bytes",
+                         json_integer ((json_int_t) wanted));
   /* An error here must not suppress the other figures. */
   has_capacity = capacity_get (pool, &cap) == 0;
   return json_pack ("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o, "

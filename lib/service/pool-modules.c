@@ -38,8 +38,12 @@
 /* Shares of ddt-cache, with POOL_SHARE_SQLITE.  The pending txgs matter most
  * for writes, DDT entries and leaves for hits and reads.  In a large pool most
  * of the DDT's share is its filter.
+ *
+ * The pending txgs have a limit: writers may have to wait for the fold of one,
+ * and it takes as long as it is large.
  */
 #define SHARE_PENDING 8
+#define PENDING_MAX_BYTES (UINT64_C (32) << 20)
 #define SHARE_DDT(bytes) ((bytes) / 8 * 5)
 #define SHARE_LEAVES 16
 #define SHARE_SPACE 16
@@ -184,6 +188,9 @@ pool_make_modules (struct nbdedup_pool *pool, const struct meta_state *state)
   const struct nbdedup_settings *s = &pool->settings;
   bool keep = s->primarycache != NBDEDUP_CACHE_NONE;
   uint64_t budget = s->ddt_cache_bytes;
+  uint64_t pending = budget / SHARE_PENDING < PENDING_MAX_BYTES
+    ? budget / SHARE_PENDING
+    : PENDING_MAX_BYTES;
   struct space_ops ops = { load_segment, pool };
   struct txg_parts parts;
 
@@ -217,7 +224,7 @@ pool_make_modules (struct nbdedup_pool *pool, const struct meta_state *state)
     .wal_max_bytes = wal_max (pool->path),
     .readonly = s->read_only != NBDEDUP_READ_ONLY_OFF,
     .repairing = s->repair,
-    .background_rows = background_rows (budget / SHARE_PENDING),
+    .background_rows = background_rows (pending),
     .find_layer = find_layer,
     .each_background = each_background,
     .layer_gone = layer_gone,
@@ -228,7 +235,7 @@ pool_make_modules (struct nbdedup_pool *pool, const struct meta_state *state)
     .replayed = s->read_only == NBDEDUP_READ_ONLY_OFF ? replayed : NULL,
     .opaque = pool,
   };
-  pool->txg = txg_new (&parts, state, budget / SHARE_PENDING);
+  pool->txg = txg_new (&parts, state, pending);
   return pool->txg ? 0 : -1;
 }
 

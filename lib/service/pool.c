@@ -42,6 +42,7 @@
 #include "disk/lockfile.h"
 #include "disk/store.h"
 #include "drift/sampler.h"
+#include "estimate/sizing.h"
 #include "format/hash.h"
 #include "meta/meta-index.h"
 #include "meta/meta-repair.h"
@@ -569,6 +570,22 @@ tell_sampler (struct nbdedup_pool *pool, const struct volume *v)
   sampler_note_snapshot (pool->sampler, v);
 }
 
+/* The server works, but slowly, and nothing else says why. */
+static void
+warn_of_small_cache (struct nbdedup_pool *pool)
+{
+  const uint64_t entries = ddt_index_entries (pool->ddt);
+  const uint64_t bytes = pool->settings.ddt_cache_bytes;
+  const uint64_t wanted = sizing_wanted_ddt_cache (entries, bytes);
+
+  if (wanted > 0)
+    nbdedup_log (NBDEDUP_LOG_WARNING,
+                 "%s: ddt-cache=%" PRIu64 "M is small for %" PRIu64
+                 " blocks: new blocks cost reads of pool.db: start the server "
+                 "with ddt-cache=%" PRIu64 "M",
+                 pool->path, bytes >> 20, entries, (wanted >> 20) + 1);
+}
+
 /* Start the sampler first, because clients' snapshots wake it.  A read-only
  * server takes no samples and has no socket in the pool; there may be several
  * such servers.
@@ -584,6 +601,7 @@ start_server (struct nbdedup_pool *pool)
   if (pool->settings.read_only != NBDEDUP_READ_ONLY_OFF)
     return 0;
   assert (pool->merger != NULL && pool->control == NULL);
+  warn_of_small_cache (pool);
   pool->watch->on = true;
   if (interval_s > 0) {
     pool->sampler = sampler_start (pool, interval_s);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /* The events of a server: which ones it logs, and that a log that takes nothing
- * delays no thread but its own.
+ * delays no thread but its own.  And the warning of a ddt-cache that is small.
  */
 
 #include <config.h>
@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "core/damage.h"
 #include "core/events.h"
+#include "core/txg.h"
 #include "data/watch.h"
 #include "rigs/engine-rig.h"
 
@@ -333,13 +334,83 @@ test_scrubs (void)
   remove_directory (directory);
 }
 
+static uint64_t nr_entries; /* that pool.db shall say it has */
+static unsigned nr_warnings;
+static char warning[512]; /* the last one */
+
+static int
+put_entries (void *opaque, struct meta_conn *c, struct meta_state *state)
+{
+  (void) opaque;
+  (void) c;
+  state->index_entries = nr_entries;
+  return 0;
+}
+
+static void
+note_warning (enum nbdedup_log_level level, const char *line)
+{
+  if (strstr (line, "ddt-cache") == NULL)
+    return;
+  nr_warnings++;
+  expect (level == NBDEDUP_LOG_WARNING);
+  snprintf (warning, sizeof warning, "%s", line);
+}
+
+/* The ddt-cache that "stat" wants, 0: no word of it. */
+static uint64_t
+wanted_cache (void)
+{
+  json_t *stat = call ("stat", NULL);
+  const json_t *ddt = json_object_get (json_object_get (stat, "pool"), "ddt");
+  const json_int_t wanted = json_integer_value (
+    json_object_get (ddt, "cache_wanted_bytes"));
+
+  json_decref (stat);
+  return (uint64_t) wanted;
+}
+
+static void
+reopen_with_entries (uint64_t nr)
+{
+  nr_entries = nr;
+  must (txg_run (pool->txg, put_entries, NULL, NULL));
+  close_pool ();
+  open_server ();
+}
+
+static void
+test_small_cache (void)
+{
+  nbdedup_set_log (note_warning);
+  nr_warnings = 0;
+  start_server ();
+  expect (wanted_cache () == 0);
+  /* Eight bits for each, and a few fewer. */
+  reopen_with_entries (220000000);
+  expect (wanted_cache () == 0 && nr_warnings == 0);
+  reopen_with_entries (221000000);
+  expect (wanted_cache () > 0 && nr_warnings == 1);
+  reopen_with_entries (400000000);
+  expect (wanted_cache () == 914285715 && nr_warnings == 2);
+  expect (strstr (warning, "ddt-cache=384M is small for 400000000 blocks: ") &&
+          strstr (warning, ": start the server with ddt-cache=872M"));
+  close_pool ();
+  /* A command has no cache that matters. */
+  open_pool (1);
+  expect (wanted_cache () == 0 && nr_warnings == 2);
+  must (nbdedup_pool_close (pool));
+  nbdedup_set_log (NULL);
+  remove_directory (directory);
+}
+
 int
 main (int argc, char *argv[])
 {
   static const struct engine_case cases[] = {
-    CASE (opened), CASE (recovered), CASE (deaf),         CASE (closed),
-    CASE (full),   CASE (slow_fold), CASE (damaged_read), CASE (many_places),
-    CASE (scrubs), { NULL, NULL },
+    CASE (opened), CASE (recovered),   CASE (deaf),         CASE (closed),
+    CASE (full),   CASE (slow_fold),   CASE (damaged_read), CASE (many_places),
+    CASE (scrubs), CASE (small_cache), { NULL, NULL },
   };
 
   lock_init (&lock);
