@@ -63,5 +63,5 @@ load_and_measure ()             # DDT_CACHE RECORD_CACHE DIRTY_MAX, in MiB, BLOC
 
 @test "memory stays within the default limits under many blocks" {
     # Fewer do not fill ddt-cache, but the two others several times.
-    load_and_measure 256 64 64 120000
+    load_and_measure 384 64 64 120000
 }
