@@ -68,9 +68,11 @@ struct dirty_batch {
 
 /* There are more workers than CPUs, so that all CPUs compute while some workers
  * wait for a disk: in a large pool one in a hundred lookups of new blocks reads
- * about ten pages of the hash index, which takes longer than all else.
+ * about ten pages of the hash index, which takes longer than all else.  Each
+ * scattered duplicate reads five, and a disk answers several readers at once.
  */
 #define WORKERS_PER_CPU 2
+#define WORKERS_WAITING_MIN 6
 #define WORKERS_MAX 16
 #define WAIT_SHARES 1024
 

@@ -122,7 +122,9 @@ writeback_start (struct writeback *wb, unsigned nr_workers)
     wb->nr_at_once = cpus < 1 ? 1
       : cpus > WORKERS_MAX    ? WORKERS_MAX
                               : (unsigned) cpus;
-    nr_workers = WORKERS_PER_CPU * wb->nr_at_once;
+    nr_workers = wb->nr_at_once + WORKERS_WAITING_MIN;
+    if (nr_workers < WORKERS_PER_CPU * wb->nr_at_once)
+      nr_workers = WORKERS_PER_CPU * wb->nr_at_once;
   }
   wb->threads = calloc (nr_workers, sizeof *wb->threads);
   if (wb->threads == NULL)

@@ -16,7 +16,8 @@
 #include "meta/meta-copy.h"
 #include "meta/meta-files.h"
 
-#define NR_READERS 8
+/* The workers of two CPUs (writeback-int.h), and clients' reads. */
+#define NR_READERS 12
 
 /* The WAL is checkpointed when it has so many pages more, or more of them
  * (meta_throttle).

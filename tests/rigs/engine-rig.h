@@ -24,7 +24,7 @@
 
 #define BLOCK 4096u
 #define NR_BLOCKS 2048u
-#define NR_READERS 8 /* of meta.c: one more would wait for ever */
+#define NR_READERS 12 /* of meta.c: one more would wait for ever */
 /* How long to wait for an event that must not happen. */
 #define A_WHILE_MS 300
 #define GIVE_UP_MS 60000
