@@ -44,9 +44,9 @@
  * and ddt.c), and doubles while it is filled.  With fewer than
  * SIZING_FILTER_BITS_MIN about 3 % of the new blocks search the hash index.  In
  * 1 GiB (new blocks in image order, engine only, several runs of 400,000 in
- * turn), the pool stored 65 to 225 thousand blocks a second at 120 to 200
- * million records with ddt-cache=256M, and 1.6 to 1.9 times as many with 384M
- * in the runs beside them; at 250 million, with 256M and so 5 bits for each, 30
+ * turn), the pool stored 65 to 225 thousand blocks a second at 120 to 230
+ * million records with ddt-cache=256M, and 1.6 to 2 times as many with 384M in
+ * the runs beside them; at 250 million, with 256M and so 5 bits for each, 30
  * thousand.
  */
 

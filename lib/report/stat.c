@@ -43,14 +43,15 @@ volume_stat (const struct volume *v, uint64_t logical)
                     (json_int_t) (v->layer->pointers * v->block_size));
 }
 
-/* A command that opens the pool itself has no ddt-cache worth a word. */
-static uint64_t
-wanted_cache_bytes (const struct nbdedup_pool *pool)
+uint64_t
+stat_wanted_ddt_cache (const struct nbdedup_pool *pool)
 {
-  return pool->control == NULL
+  const struct nbdedup_settings *s = &pool->settings;
+
+  return s->primarycache == NBDEDUP_CACHE_NONE
     ? 0
     : sizing_wanted_ddt_cache (ddt_index_entries (pool->ddt),
-                               pool->settings.ddt_cache_bytes);
+                               s->ddt_cache_bytes);
 }
 
 static json_t *
@@ -58,7 +59,8 @@ pool_stat (struct nbdedup_pool *pool, uint64_t logical)
 {
   uint64_t stored, copies, metadata = capacity_metadata_bytes (pool->path);
   struct capacity cap = { 0 };
-  const uint64_t wanted = wanted_cache_bytes (pool);
+  /* A command that opens the pool itself has no ddt-cache worth a word. */
+  const uint64_t wanted = pool->control ? stat_wanted_ddt_cache (pool) : 0;
   bool has_capacity;
   struct notes_quota quota;
   struct ddt_info info;

@@ -13,4 +13,9 @@
 extern json_t *stat_run (struct nbdedup_pool *pool, const char *name);
 extern json_t *list_run (struct nbdedup_pool *pool);
 
+/* The ddt-cache in bytes that the entries of the dedup table need; 0: the pool
+ * has enough, or shall have none (primarycache).
+ */
+extern uint64_t stat_wanted_ddt_cache (const struct nbdedup_pool *pool);
+
 #endif /* NBDEDUP_STAT_H */

@@ -42,7 +42,6 @@
 #include "disk/lockfile.h"
 #include "disk/store.h"
 #include "drift/sampler.h"
-#include "estimate/sizing.h"
 #include "format/hash.h"
 #include "meta/meta-index.h"
 #include "meta/meta-repair.h"
@@ -53,6 +52,7 @@
 #include "report/recovery.h"
 #include "report/scrub.h"
 #include "report/scrubber.h"
+#include "report/stat.h"
 #include "report/warmer.h"
 #include "service/control.h"
 #include "service/hash-key.h"
@@ -574,16 +574,15 @@ tell_sampler (struct nbdedup_pool *pool, const struct volume *v)
 static void
 warn_of_small_cache (struct nbdedup_pool *pool)
 {
-  const uint64_t entries = ddt_index_entries (pool->ddt);
-  const uint64_t bytes = pool->settings.ddt_cache_bytes;
-  const uint64_t wanted = sizing_wanted_ddt_cache (entries, bytes);
+  const uint64_t wanted = stat_wanted_ddt_cache (pool);
 
   if (wanted > 0)
     nbdedup_log (NBDEDUP_LOG_WARNING,
                  "%s: ddt-cache=%" PRIu64 "M is small for %" PRIu64
                  " blocks: new blocks cost reads of pool.db: start the server "
                  "with ddt-cache=%" PRIu64 "M",
-                 pool->path, bytes >> 20, entries, (wanted >> 20) + 1);
+                 pool->path, pool->settings.ddt_cache_bytes >> 20,
+                 ddt_index_entries (pool->ddt), (wanted >> 20) + 1);
 }
 
 /* Start the sampler first, because clients' snapshots wake it.  A read-only

@@ -395,6 +395,10 @@ test_small_cache (void)
   expect (wanted_cache () == 914285715 && nr_warnings == 2);
   expect (strstr (warning, "ddt-cache=384M is small for 400000000 blocks: ") &&
           strstr (warning, ": start the server with ddt-cache=872M"));
+  /* No cache is what the administrator asked for. */
+  pool->settings.primarycache = NBDEDUP_CACHE_NONE;
+  expect (wanted_cache () == 0);
+  pool->settings.primarycache = NBDEDUP_CACHE_ALL;
   close_pool ();
   /* A command has no cache that matters. */
   open_pool (1);

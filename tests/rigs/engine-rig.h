@@ -27,10 +27,7 @@
 #define NR_READERS 12 /* of meta.c: one more would wait for ever */
 /* How long to wait for an event that must not happen. */
 #define A_WHILE_MS 300
-/* And for one that must.  Threads of a low priority get a hundredth of a busy
- * machine's processors, and valgrind takes ten times as long for all.
- */
-#define GIVE_UP_MS 240000
+#define GIVE_UP_MS 60000
 
 #define expect(condition)                                                      \
   do {                                                                         \
