@@ -308,16 +308,15 @@ stage (struct worker *w, const struct dirty_batch *b, unsigned i, uint8_t *out)
   return nr;
 }
 
-/* Write runs of records that are neighbours in the store as one.  'index': the
- * item of each.
+/* Write runs of records that are neighbours in the store together.  'index':
+ * the item of each.
  */
 static int
 write_runs (struct worker *w, unsigned nr, const unsigned *index,
             const uint32_t *nr_sectors, const struct placement *place)
 {
   const uint32_t sector = w->pool->sector_bytes;
-  const uint32_t max = worker_may_yield (w->wb) ? YIELD_WRITE_BYTES / sector
-                                                : UINT32_MAX;
+  const uint32_t max = WRITE_BYTES_MAX / sector;
   struct iovec iov[BATCH_BLOCKS], *last;
   unsigned i, j, nr_iov;
   uint8_t *stored;

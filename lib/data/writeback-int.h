@@ -86,12 +86,18 @@ struct dirty_batch {
 #define DIRTY_YIELD 3
 #define DIRTY_ALL 4
 
-/* The bytes that a worker hashes or compresses, and those that it writes with
- * one call, before it yields the processor.  Each yield costs two microseconds
- * or more, even if no other thread wants the processor.
+/* The bytes that a worker hashes or compresses before it yields the processor.
+ * Each yield costs two microseconds or more, even if no other thread wants the
+ * processor.
  */
 #define YIELD_BYTES (32u << 10)
-#define YIELD_WRITE_BYTES (128u << 10)
+/* The most that a worker writes with one call.  The page cache keeps what one
+ * call writes in one folio, if the file system has large ones (ext4 from Linux
+ * 6.16 on), and each later write to it, and each sync, visits all of its
+ * blocks; workers that write meanwhile spin on the file's lock.  With 1 MiB a
+ * sequential write took a third more processor time.
+ */
+#define WRITE_BYTES_MAX (128u << 10)
 
 /* Room that only overwrites may use, when there is no other.  Without it a
  * full pool could not accept any, since the new record is written before the
@@ -184,8 +190,7 @@ is_dirty_beyond (const struct writeback *wb, unsigned eighths)
 /* Workers wait while too little is dirty; call it when more is. */
 extern void wake_worker (struct writeback *wb);
 
-/* A worker calls them between blocks, without a lock. */
-extern bool worker_may_yield (struct writeback *wb);
+/* A worker calls it between blocks, without a lock. */
 extern void worker_yield (struct writeback *wb);
 
 /* For waiting.h; 'writeback' is a struct writeback. */

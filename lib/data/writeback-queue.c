@@ -102,16 +102,10 @@ wake_worker (struct writeback *wb)
  * for the rest of its batch, half a millisecond and more.  A fold that cuts the
  * txg waits for the worker itself: then it does not give way.
  */
-bool
-worker_may_yield (struct writeback *wb)
-{
-  return is_in_background (wb, DIRTY_YIELD) && !txg_is_cutting (wb->pool->txg);
-}
-
 void
 worker_yield (struct writeback *wb)
 {
-  if (worker_may_yield (wb))
+  if (is_in_background (wb, DIRTY_YIELD) && !txg_is_cutting (wb->pool->txg))
     sched_yield ();
 }
 
