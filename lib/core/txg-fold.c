@@ -25,6 +25,7 @@
  * hundred takes four times as long, when it reads rows from a busy disk.
  */
 #define FOLD_TARGET_MS 60
+#define FOLD_TARGET_MAX_MS 100
 /* The same with background work, which is done sooner in long folds. */
 #define BACKGROUND_TARGET_MS 100
 /* So many rows may always be worked on in the background. */
@@ -187,14 +188,17 @@ cut (struct txg *t, struct requests *taken, struct meta_state *state)
  *
  * Only the changes of the tables take time by the number of pages.  The rest is
  * mostly for syncs: smaller folds would not take less, so the changes may take
- * as long as that.
+ * as long as that.  But not much longer: writers that are faster than the folds
+ * wait for the rest of a fold when the open txg is full.
  */
 static void
 set_limit (struct txg *t, uint64_t pages, uint64_t ms)
 {
   const uint64_t tables = t->tables_ms;
   const uint64_t rest = ms > tables ? ms - tables : 0;
-  const uint64_t target = rest > FOLD_TARGET_MS ? rest : FOLD_TARGET_MS;
+  const uint64_t target = rest < FOLD_TARGET_MS ? FOLD_TARGET_MS
+    : rest < FOLD_TARGET_MAX_MS                 ? rest
+                                                : FOLD_TARGET_MAX_MS;
   uint64_t limit = pages * target / (tables > 0 ? tables : 1);
 
   if (pages < FOLD_PAGES_KNOWN || (pages < t->limit / 4 && tables < target))

@@ -71,6 +71,7 @@ struct room;
  */
 #define ROOM_AMPLE_TIMES 4
 #define ROOM_AMPLE_SHARE 8
+#define ROOM_SMALL_POOL_TIMES 4
 /* State, layers, and the changes of a small command. */
 #define ROOM_FOLD_PAGES 48
 
@@ -141,7 +142,9 @@ struct room_ops {
   void *opaque;
 };
 
-/* The WAL never gets more than 'wal_max' pages in advance. */
+/* The WAL never gets more than 'wal_max' pages in advance, or a quarter more
+ * while pool.db is so small that all it can become has room in that.
+ */
 extern struct room *room_new (const struct room_ops *ops, uint64_t wal_max);
 extern void room_free (struct room *room);
 
@@ -181,7 +184,8 @@ extern int room_check (struct room *room, uint64_t pages);
 /* The open txg takes no more when its changes touch 'pages' pages, so that its
  * fold ends soon.  Changes that are not known yet (room_return) count by what
  * the last ones touched.  Returns the limit, which is at most half of what the
- * WAL may have.
+ * WAL may have; or ROOM_SMALL_POOL_TIMES as much as the WAL, if pool.db has at
+ * most half as many pages as that.
  */
 extern uint64_t room_set_limit (struct room *room, uint64_t pages);
 /* The open txg, and no other, may take 'pages' beyond the limit. */

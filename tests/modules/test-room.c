@@ -360,6 +360,52 @@ two_at_once (void)
   end ();
 }
 
+/* In a small pool many changes touch the same pages, so a txg may count more of
+ * them than the WAL has.  Its fold writes all of pool.db at most, and begins
+ * with room for that.
+ */
+static void
+small_pool (void)
+{
+  uint64_t all;
+  unsigned i;
+
+  begin (50001, 200000);
+  assert (room_set_limit (room, UINT64_MAX) == 50000);
+  end ();
+  begin (50000, 200000);
+  assert (room_set_limit (room, UINT64_MAX) == 400000);
+  assert (room_set_limit (room, 1000) == 1000);
+  end ();
+
+  begin (2000, 1000000);
+  shows_free = true;
+  room_set_limit (room, UINT64_MAX);
+  while (room_enter (room, 1, BATCH_PAGES))
+    open_pages += BATCH_PAGES;
+  assert (open_pages > 400000 - BATCH_PAGES && files.wal_allocated < 10000);
+  room_cut (room);
+  all = room_fold_pages (room, 0);
+  assert (all >= 2000 && all < 10000);
+  assert (room_fold_pages (room, 1000) == all);
+  assert (room_enter (room, 64, BATCH_PAGES));
+  shows_free = false;
+  end ();
+
+  /* The largest of them: the next txg need not wait for the fold. */
+  begin (50000, 1000000);
+  room_set_limit (room, 100000);
+  for (i = 0; i < 2; ++i) {
+    while (room_enter (room, 1000, BATCH_PAGES))
+      open_pages += BATCH_PAGES;
+    if (i == 0)
+      room_cut (room);
+  }
+  assert (open_pages > 2 * (100000 - BATCH_PAGES));
+  assert (files.wal_allocated > 100000 && files.wal_allocated <= 125000);
+  end ();
+}
+
 /* The open txg may take more than the limit, the next may not; and no txg more
  * than the WAL.
  */
@@ -565,6 +611,7 @@ main (void)
   full (100000);
   limit ();
   two_at_once ();
+  small_pool ();
   stretched ();
   unknown ();
   ample ();
