@@ -92,6 +92,7 @@ struct space {
   struct buckets with_slots, without_slots;
   uint32_t empty, nr_empty; /* list of the wholly empty ones */
   uint32_t current;         /* segment for batches, or NONE */
+  uint32_t sparse_next;     /* modulo nr_segs: where to look for sparse ones */
   uint32_t dense;           /* segment for moved records, or NONE */
 
   uint64_t room[NR_CLASSES];  /* sum (1) of space-promise.c, in sectors */
@@ -260,10 +261,11 @@ extern unsigned space_top_class_locked (const struct space *space);
  */
 
 /* Place at least the first of 'nr' records, and more if they fit together.
- * Returns how many, -1 on error.
+ * '*alone': some of their batch had to be placed alone, so the others join
+ * those, without another search.  Returns how many, -1 on error.
  */
 extern int space_place_some_locked (struct space *space, unsigned nr,
-                                    const uint32_t *nr_sectors,
+                                    const uint32_t *nr_sectors, bool *alone,
                                     struct placement *out);
 
 /* Place one record, in none of these segments.  0, or -1. */

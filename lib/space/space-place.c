@@ -18,6 +18,17 @@
 #include "base/error.h"
 #include "space/space-int.h"
 
+/* A batch leaves free runs alone while they are no more than this part of what
+ * is used, and these bytes, and so much of the file system is free.
+ */
+#define LEFT_PART 4
+#define LEFT_BYTES (UINT64_C (64) << 20)
+#define LEFT_DISK_PART 4
+/* A free run of so many bytes is worth it to divide a batch. */
+#define DIVIDE_BYTES (64u << 10)
+/* One segment of so many is chosen: 64 K take 0.1 ms. */
+#define SPARSE_OF (1u << 16)
+
 /* The shortest free run of at least 'len' sectors. */
 static int
 find_run (const struct segment_map *map, unsigned len)
@@ -183,11 +194,152 @@ try_segment_locked (struct space *space, uint32_t id, unsigned nr,
   return place_locked (space, e, nr, nr_sectors, total, out);
 }
 
+/* May a batch take a new segment although free runs would hold its records one
+ * by one?  Each group of records that gets some costs the fold two or three
+ * pages, whether it gets one or all of them.  So segments are left until more
+ * of them is free, and batches lie together; where disk space is short, or the
+ * pool has a limit, none is left unused.
+ */
+static bool
+may_leave_runs_locked (struct space *space)
+{
+  const uint64_t whole = (uint64_t) space->nr_empty * space->nr_sectors;
+  struct store_fs fs;
+
+  assert_held (&space->lock);
+  return space->max_sectors == 0 &&
+    space->free_sectors - whole <=
+    space->used_sectors / LEFT_PART + LEFT_BYTES / space->sector_bytes &&
+    store_get_fs (space->store, space->nr_segs, &fs) == 0 &&
+    fs.free_bytes > fs.total_bytes / LEFT_DISK_PART;
+}
+
+/* Of some segments, from one on that moves, the one with the most free sectors
+ * that surely holds a record: its groups get many of those that come next.
+ * NONE: there is none.
+ */
+static uint32_t
+find_sparse_locked (struct space *space, uint32_t nr_sectors)
+{
+  const uint64_t len = (uint64_t) nr_sectors + space->chunk_cost;
+  uint32_t best = NONE, n, id;
+
+  assert_held (&space->lock);
+  for (n = 0; n < space->nr_segs && n < SPARSE_OF; ++n) {
+    id = space->sparse_next++ % space->nr_segs;
+    if (seg_is_used (&space->segs[id]) && !seg_is_empty_locked (space, id) &&
+        space->segs[id].largest >= len &&
+        (best == NONE || space->segs[id].nr_free > space->segs[best].nr_free))
+      best = id;
+  }
+  return best;
+}
+
+/* Place the first record in the current segment, or in a sparse one that
+ * becomes the current one.  0: it fits nowhere there.
+ */
+static int
+place_in_runs_locked (struct space *space, const uint32_t *nr_sectors,
+                      struct placement *out)
+{
+  int r = 0;
+
+  if (space->current != NONE &&
+      space->segs[space->current].largest >= nr_sectors[0])
+    r = try_segment_locked (space, space->current, 1, nr_sectors, nr_sectors[0],
+                            out);
+  if (r == 0) {
+    const uint32_t id = find_sparse_locked (space, nr_sectors[0]);
+
+    if (id != NONE) {
+      space->current = id;
+      r = try_segment_locked (space, id, 1, nr_sectors, nr_sectors[0], out);
+    }
+  }
+  return r;
+}
+
+/* Place the first ones in the current segment's longest run, which too few
+ * sectors are left in for all: the end of a segment that batches have filled.
+ * Returns how many; 0: too few.
+ */
+static int
+place_first_locked (struct space *space, unsigned nr,
+                    const uint32_t *nr_sectors, struct placement *out)
+{
+  const uint32_t id = space->current;
+  uint64_t total = 0, len;
+  unsigned n;
+  int r;
+
+  if (id == NONE || space->segs[id].largest < space->chunk_cost)
+    return 0;
+  len = space->segs[id].largest - space->chunk_cost; /* for slots, perhaps */
+  for (n = 0; n < nr && total + nr_sectors[n] <= len; ++n)
+    total += nr_sectors[n];
+  if (total * space->sector_bytes < DIVIDE_BYTES)
+    return 0;
+  r = try_segment_locked (space, id, n, nr_sectors, total, out);
+  return r == 1 ? (int) n : r;
+}
+
+/* Place all in a segment where they fit even if no slot is free; else in a new
+ * one, if there is plenty of room.  0: not so.
+ */
+static int
+place_together_locked (struct space *space, unsigned nr,
+                       const uint32_t *nr_sectors, uint64_t total,
+                       struct placement *out)
+{
+  const uint64_t surely = total +
+    (uint64_t) space->chunk_cost *
+      ((nr + space->slots_per_chunk - 1) / space->slots_per_chunk);
+  uint32_t id = find_segment_locked (space, surely, surely);
+  int r;
+
+  if (id == NONE && may_leave_runs_locked (space) &&
+      (space->empty != NONE || seg_grow_locked (space) == 0))
+    id = seg_pick_empty_locked (space, false);
+  if (id == NONE)
+    return 0;
+  r = try_segment_locked (space, id, nr, nr_sectors, total, out);
+  if (r == 1)
+    space->current = id;
+  return r;
+}
+
+/* Place all in a new segment, or the first. */
+static int
+place_in_new_locked (struct space *space, unsigned nr,
+                     const uint32_t *nr_sectors, uint64_t total,
+                     struct placement *out)
+{
+  uint32_t id;
+  int r;
+
+  if (space->empty == NONE && seg_grow_locked (space) == -1)
+    return -1;
+  id = seg_pick_empty_locked (space, false);
+  assert (id != NONE);
+  space->current = id;
+  r = nr > 1 ? try_segment_locked (space, id, nr, nr_sectors, total, out) : 0;
+  if (r != 0)
+    return r == 1 ? (int) nr : -1;
+  r = try_segment_locked (space, id, 1, nr_sectors, nr_sectors[0], out);
+  if (r == 0)
+    return nbdedup_fail (EINVAL,
+                         "space: a record of %" PRIu32 " sectors is "
+                         "too large",
+                         nr_sectors[0]);
+  return r;
+}
+
 int
 space_place_some_locked (struct space *space, unsigned nr,
-                         const uint32_t *nr_sectors, struct placement *out)
+                         const uint32_t *nr_sectors, bool *alone,
+                         struct placement *out)
 {
-  uint64_t total = 0, surely;
+  uint64_t total = 0;
   uint32_t id;
   unsigned i;
   bool known;
@@ -205,20 +357,19 @@ space_place_some_locked (struct space *space, unsigned nr,
       return r == 1 ? (int) nr : -1;
   }
 
-  /* Then all in a segment where they fit even if no slot is free. */
-  if (nr > 1) {
-    surely = total +
-      (uint64_t) space->chunk_cost *
-        ((nr + space->slots_per_chunk - 1) / space->slots_per_chunk);
-    id = find_segment_locked (space, surely, surely);
-    if (id != NONE) {
-      r = try_segment_locked (space, id, nr, nr_sectors, total, out);
-      if (r == 1)
-        space->current = id;
-      if (r != 0)
-        return r == 1 ? (int) nr : -1;
-    }
+  if (nr > 1 && !*alone) {
+    r = place_first_locked (space, nr, nr_sectors, out);
+    if (r != 0)
+      return r;
+    r = place_together_locked (space, nr, nr_sectors, total, out);
+    if (r != 0)
+      return r == 1 ? (int) nr : -1;
   }
+
+  *alone = true;
+  r = place_in_runs_locked (space, nr_sectors, out);
+  if (r != 0)
+    return r;
 
   /* Then only the first one, best fit.  If it does not fit into a segment
    * whose slots were not known, the attempt has made them known, so the next
@@ -237,22 +388,7 @@ space_place_some_locked (struct space *space, unsigned nr,
       seg_mark_damaged_locked (space, id);
   }
 
-  /* Then take a new segment. */
-  if (space->empty == NONE && seg_grow_locked (space) == -1)
-    return -1;
-  id = seg_pick_empty_locked (space, false);
-  assert (id != NONE);
-  space->current = id;
-  r = nr > 1 ? try_segment_locked (space, id, nr, nr_sectors, total, out) : 0;
-  if (r != 0)
-    return r == 1 ? (int) nr : -1;
-  r = try_segment_locked (space, id, 1, nr_sectors, nr_sectors[0], out);
-  if (r == 0)
-    return nbdedup_fail (EINVAL,
-                         "space: a record of %" PRIu32 " sectors is "
-                         "too large",
-                         nr_sectors[0]);
-  return r;
+  return place_in_new_locked (space, nr, nr_sectors, total, out);
 }
 
 static bool

@@ -188,6 +188,7 @@ space_alloc (struct space *space, unsigned nr, const uint32_t *nr_sectors,
              struct placement *out)
 {
   unsigned done, i;
+  bool alone = false;
   int r, err;
   WITH_LOCK (&space->lock);
   WITH_CONSISTENT (space, space);
@@ -195,7 +196,7 @@ space_alloc (struct space *space, unsigned nr, const uint32_t *nr_sectors,
   for (i = 0; i < nr; ++i)
     assert (nr_sectors[i] > 0);
   for (done = 0; done < nr; done += r) {
-    r = space_place_some_locked (space, nr - done, nr_sectors + done,
+    r = space_place_some_locked (space, nr - done, nr_sectors + done, &alone,
                                  out + done);
     if (r == -1) {
       err = errno;

@@ -19,11 +19,15 @@
  * the file system, and has no row) or BACKED (fallocate'd).
  *
  * Policy: a batch is placed contiguously in the current segment; else in
- * the segment with the smallest free run that holds the batch; else record
- * by record, best fit.  Only when nothing fits the allocator takes a new
- * segment: first ABSENT ones from the front, then one past the end.  It keeps
- * up to SPACE_SPARE_SEGMENTS wholly empty segments BACKED, and punches the
- * others (their rows are deleted by then), in a thread of its own.  Compaction
+ * the segment with the smallest free run that holds the batch; else in a new
+ * segment, while the runs that this leaves unused are few and disk space is
+ * plentiful (space-place.c).  Else it is placed record by record, in the free
+ * runs of one sparse segment after the other, or best fit: a fold writes the
+ * rows of each group of records that gets some, and a segment has few groups.
+ * When nothing fits the allocator takes a new segment in any case: first ABSENT
+ * ones from the front, then one past the end.  It keeps up to
+ * SPACE_SPARE_SEGMENTS wholly empty segments BACKED, and punches the others
+ * (their rows are deleted by then), in a thread of its own.  Compaction
  * (core/moves.h) empties segments that are mostly free.
  *
  * Threads: all functions lock (one mutex, never held over data I/O, nor while a

@@ -8,7 +8,8 @@
  *    was reserved never fails; at the end everything is free and given
  *    back.
  * 2. A full, fragmented disk: what can be reserved can be allocated.
- * 3. Freed space is used again before the file grows.
+ * 3. Freed space is used again before the file grows where disk space is short;
+ *    else batches lie together, and the file grows by a bounded part.
  * 4. max-size.
  * 5. Chunks whose place a crash forgot.
  * 6. Damaged rows and claims from a damaged journal.
@@ -27,6 +28,7 @@
 #include <time.h>
 #include <unistd.h>
 #include <sys/resource.h>
+#include <sys/statvfs.h>
 
 #include "base/backoff.h"
 #include "base/error.h"
@@ -50,6 +52,20 @@ calloc (size_t nr, size_t len)
 }
 
 #endif
+
+/* Of the file system, for store_get_fs. */
+static unsigned free_percent = 100;
+
+int
+fstatvfs (int fd, struct statvfs *fs)
+{
+  (void) fd;
+  memset (fs, 0, sizeof *fs);
+  fs->f_frsize = 4096;
+  fs->f_blocks = 100 << 20;
+  fs->f_bfree = fs->f_bavail = free_percent << 20;
+  return 0;
+}
 
 static char dir[] = "space-XXXXXX";
 
@@ -154,6 +170,7 @@ test_random (uint32_t sector, bool small_disk, bool small_memory,
 
   budget = small_memory ? 0 : 1 << 20;
   with_puncher = rnd (2);
+  free_percent = rnd (2) * 100;
   start (sector);
   nr_loads = 0;
   assert (getrlimit (RLIMIT_FSIZE, &old) == 0);
@@ -328,14 +345,17 @@ test_promise (uint32_t sector)
 
 /* A disk image is overwritten at random, several times its size. */
 static void
-test_reuse (uint32_t sector)
+test_reuse (uint32_t sector, bool plenty)
 {
   struct space_info info;
   uint32_t sizes[MAX_BATCH];
   unsigned i, round, want;
   const uint32_t lsize = 16384;
   const uint64_t image = 24 * (uint64_t) SEGMENT_BYTES;
+  /* The free runs that may stay unused. */
+  const unsigned left = plenty ? 24 / 4 + (64 << 20) / SEGMENT_BYTES + 1 : 0;
 
+  free_percent = plenty ? 26 : 25;
   budget = 1 << 20;
   start (sector);
   for (i = 0; i < MAX_BATCH; ++i)
@@ -352,7 +372,7 @@ test_reuse (uint32_t sector)
     /* The image, its slots, the unusable ends, the reservation of one batch,
      * and the spare segments.
      */
-    if (info.nr_segments > 24 * 21 / 20 + 1 + SPACE_SPARE_SEGMENTS + 1) {
+    if (info.nr_segments > 24 * 21 / 20 + 1 + SPACE_SPARE_SEGMENTS + 1 + left) {
       fprintf (stderr, "sector %u round %u: %" PRIu64 " segments\n", sector,
                round, info.nr_segments);
       abort ();
@@ -380,6 +400,96 @@ test_reuse (uint32_t sector)
   assert (info.nr_segments == SPACE_SPARE_SEGMENTS);
   assert (store_file_bytes (store) <=
           (SPACE_SPARE_SEGMENTS + 1) * (uint64_t) SEGMENT_BYTES);
+  close_space ();
+}
+
+/* The segments that hold the records of one batch. */
+static unsigned
+count_segments (unsigned nr, const struct placement *place)
+{
+  unsigned i, j, n = 0;
+
+  for (i = 0; i < nr; ++i) {
+    for (j = 0; j < i; ++j)
+      if (place[j].addr / nr_sectors == place[i].addr / nr_sectors)
+        break;
+    n += j == i;
+  }
+  return n;
+}
+
+static unsigned
+count_runs (uint32_t size, const struct placement *place)
+{
+  unsigned i, n = 1;
+
+  for (i = 1; i < MAX_BATCH; ++i)
+    n += place[i].addr != place[i - 1].addr + size;
+  return n;
+}
+
+/* One record in four is free, all over 32 segments: a batch begins a new
+ * segment, except for what fills a run of 64 KiB; if it may not, its records
+ * lie in the sparsest ones.
+ */
+static void
+test_together (uint32_t sector)
+{
+  const uint32_t size = 16384 / sector;
+  uint32_t sizes[MAX_BATCH];
+  struct placement place[MAX_BATCH], all[8 * MAX_BATCH];
+  struct space_info before, info;
+  unsigned i;
+
+  budget = 1 << 20;
+  start (sector);
+  free_percent = 0;
+  for (i = 0; i < MAX_BATCH; ++i)
+    sizes[i] = size;
+  while (live_sectors * sector < 32 * (uint64_t) SEGMENT_BYTES)
+    assert (alloc (1, &size) == 1);
+  fold (0);
+  fold (25);
+  space_get_info (space, &before);
+
+  do /* the last segment had room */
+    assert (space_alloc (space, MAX_BATCH, sizes, place) == 0);
+  while (count_runs (size, place) <= 6);
+  assert (count_segments (MAX_BATCH, place) <= 3);
+  for (i = 0; i < 8; ++i)
+    assert (space_alloc (space, MAX_BATCH, sizes, all + i * MAX_BATCH) == 0);
+  assert (count_segments (8 * MAX_BATCH, all) <= 11);
+  space_get_info (space, &info);
+  assert (info.nr_segments == before.nr_segments);
+
+  free_percent = 100;
+  assert (space_alloc (space, MAX_BATCH, sizes, place) == 0);
+  assert (count_runs (size, place) <= 6);
+  space_get_info (space, &info);
+  assert (info.nr_segments == before.nr_segments + 1);
+  close_space ();
+}
+
+/* Batches that are written in order leave nothing free between them. */
+static void
+test_dense (uint32_t sector)
+{
+  const uint32_t size = 16384 / sector;
+  uint32_t sizes[MAX_BATCH];
+  struct space_info info;
+  unsigned i;
+
+  budget = 1 << 20;
+  start (sector);
+  free_percent = 100;
+  for (i = 0; i < MAX_BATCH; ++i)
+    sizes[i] = size;
+  while (live_sectors * sector < 32 * (uint64_t) SEGMENT_BYTES)
+    assert (alloc (MAX_BATCH, sizes) == MAX_BATCH);
+  space_get_info (space, &info);
+  assert (info.nr_segments <= 34);
+  fold (0);
+  fold (100);
   close_space ();
 }
 
@@ -607,7 +717,10 @@ main (void)
     for (i = 0; i < 4; ++i)
       test_random (sector, i & 1, i & 2, rounds);
     test_promise (sector);
-    test_reuse (sector);
+    test_reuse (sector, false);
+    test_reuse (sector, true);
+    test_together (sector);
+    test_dense (sector);
     test_max (sector);
     test_lost_chunks (sector);
   }
