@@ -17,7 +17,7 @@ FIXED = 192 * MIB               # record-cache, dirty-max, and 64 MiB
 RATES = (("image", "new, image order"), ("scattered", "new, scattered"),
          ("run1", "duplicates, runs of 1"),
          ("run1000", "duplicates, runs of 1000"),
-         ("returned", "given back"))
+         ("returned", "given back"), ("overwritten", "overwritten at random"))
 
 
 def constants():
@@ -58,9 +58,11 @@ def fill_series(ddt, fill):
 
 
 def fill_table(rows):
-    columns = [*RATES, ("longest_ms", "longest, ms")]
-    if any(row.get("disk_ms") for row in rows):
-        columns.append(("disk_ms", "longest plain read meanwhile, ms"))
+    columns = [(key, name) for key, name in
+               (*RATES, ("longest_ms", "longest, ms"),
+                ("disk_ms", "longest plain read meanwhile, ms"),
+                ("overwritten_bytes", "written for each overwritten block"))
+               if any(row.get(key) for row in rows)]
     head = [name for _, name in columns]
     yield "| million records | " + " | ".join(head) + " |"
     yield "| ---: |" + " ---: |" * len(head)

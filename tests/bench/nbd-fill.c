@@ -20,12 +20,17 @@
  *  trim          all of these duplicates, 256 KiB in a request; and those of
  *                runs of 1 again, one block in a request, in random order;
  *
- *  read          one block in a request, in random order.
+ *  read          one block in a request, in random order;
+ *
+ *  overwrite     blocks all over what the volume has, with new data, one block
+ *                in a request, in random order; and back: the same blocks with
+ *                what they had, which is new by then.
  *
  * Each figure is a number of blocks per second, up to the answer of a flush,
  * and after it, in brackets, the longest request in ms.  Then come the largest
- * size that pool.db-wal had, the server's memory, and for each new block in
- * image order the bytes that the device read and wrote.
+ * size that pool.db-wal had, the server's memory, for each new block in image
+ * order the bytes that the device read and wrote, and those that it wrote for
+ * each block that was overwritten.
  *
  * Each size also appends an object to the file JSON, with the keys of
  * ddt-scale's.
@@ -52,6 +57,9 @@
 /* Blocks: where the scattered ones and the duplicates are. */
 #define SCATTERED (UINT64_C (1) << 27)
 #define DUPLICATES (UINT64_C (3) << 26)
+/* The first contents of the scattered ones, and of those that overwrite. */
+#define SCATTERED_CONTENT (UINT64_C (1) << 48)
+#define OVER_CONTENT (UINT64_C (1) << 49)
 
 #define must(call)                                                             \
   do {                                                                         \
@@ -73,8 +81,9 @@ struct work {
   unsigned step;
   uint64_t nr;
   uint64_t first_block, first_content;
-  unsigned run; /* of duplicates; 0: new blocks */
-  bool random;  /* requests in random order */
+  unsigned run;  /* of duplicates; 0: new blocks */
+  uint64_t over; /* places of requests in random order, over so many; 0: in
+                  * order */
 };
 
 static struct nbd_handle *nbd;
@@ -89,7 +98,7 @@ static uint64_t nr_probe, nr_new, nr_scattered, wal_bytes, round_nr;
 static struct figure {
   const char *key;
   double value;
-} figures[16];
+} figures[20];
 static unsigned nr_figures;
 
 static void
@@ -256,7 +265,7 @@ work (const char *name, const char *key, const struct work *w)
 
   longest = 0;
   for (i = 0; i < requests; ++i) {
-    send_request (w, (w->random ? i * STRIDE % requests : i) * w->step);
+    send_request (w, (w->over > 0 ? i * STRIDE % w->over : i) * w->step);
     if (i % 256 == 0)
       look_at_wal ();
   }
@@ -302,11 +311,34 @@ duplicates (unsigned run, const char *key)
         });
 }
 
+/* Afterwards the volume's first blocks are again what content_of expects of
+ * duplicates.  Returns the bytes that the device wrote for each block.
+ */
+static double
+overwrite (void)
+{
+  uint64_t written = server_figure ("io", "write_bytes");
+  struct work w = {
+    .kind = WRITE,
+    .step = 1,
+    .nr = nr_probe,
+    .over = nr_new,
+    .first_content = OVER_CONTENT + (round_nr << 40),
+  };
+
+  work ("overwrite", "overwritten", &w);
+  written = server_figure ("io", "write_bytes") - written;
+  w.first_content = 0;
+  work ("back", NULL, &w);
+  return (double) written / nr_probe;
+}
+
 static void
 measure (uint64_t millions)
 {
   static const char *const keys[] = { "run1", "run10", "run100", "run1000" };
   uint64_t nr = millions * 1000000, read, written, memory;
+  double overwritten;
   unsigned run, i = 0;
 
   printf ("%" PRIu64 " M:", millions);
@@ -327,9 +359,9 @@ measure (uint64_t millions)
           .kind = WRITE,
           .step = 1,
           .nr = nr_probe,
-          .random = true,
+          .over = nr_probe,
           .first_block = SCATTERED + nr_scattered,
-          .first_content = (UINT64_C (1) << 48) + nr_scattered,
+          .first_content = SCATTERED_CONTENT + nr_scattered,
         });
   nr_scattered += nr_probe;
   for (run = 1; run <= 1000; run *= 10)
@@ -348,7 +380,7 @@ measure (uint64_t millions)
           .step = 1,
           .nr = nr_probe,
           .first_block = DUPLICATES,
-          .random = true,
+          .over = nr_probe,
         });
   work ("read", "read",
         &(struct work) {
@@ -356,18 +388,20 @@ measure (uint64_t millions)
           .step = 1,
           .nr = nr_probe,
           .first_block = nr_new - nr_probe,
-          .random = true,
+          .over = nr_probe,
         });
+  overwritten = overwrite ();
   memory = server_figure ("status", "VmRSS");
   note ("longest_ms", longest_of_all * 1e3);
   note ("wal_mib", (double) (wal_bytes >> 20));
   note ("rss_mib", (double) (memory >> 10));
   note ("read_bytes", (double) read / nr_probe);
   note ("written_bytes", (double) written / nr_probe);
+  note ("overwritten_bytes", overwritten);
   printf ("  WAL %" PRIu64 " MiB  memory %" PRIu64 " MiB  read %.0f  written "
-          "%.0f\n",
+          "%.0f  overwritten %.0f\n",
           wal_bytes >> 20, memory >> 10, (double) read / nr_probe,
-          (double) written / nr_probe);
+          (double) written / nr_probe, overwritten);
   append_json ();
 }
 
