@@ -25,7 +25,7 @@
  * hundred takes four times as long, when it reads rows from a busy disk.
  */
 #define FOLD_TARGET_MS 60
-#define FOLD_TARGET_MAX_MS 100
+#define FOLD_TARGET_MAX_MS 100 /* if its syncs take as long */
 /* The same with background work, which is done sooner in long folds. */
 #define BACKGROUND_TARGET_MS 100
 /* So many rows may always be worked on in the background. */

@@ -386,11 +386,12 @@ extend_wal_locked (struct room *room, uint64_t pages,
     allocate_step (room, true, pages, max, &room->wal_step) == 0;
 }
 
-/* Else a large txg would leave no room for the next until it is folded.  But
- * what changes touch is counted in pages that SQLite may have to balance, each
- * for itself.  In a small pool the same pages count many times: a fold of 4,000
- * blocks that were overwritten at random, in a volume of 1 GiB, counts 36,000
- * pages, and writes 730 of the 800 that pool.db has.
+/* A txg that took more than half of the WAL would leave no room for the next
+ * until it is folded.  But what changes touch is counted in pages that SQLite
+ * may have to balance, each for itself.  In a small pool the same pages count
+ * many times: a fold of 4,000 blocks that were overwritten at random, in a
+ * volume of 1 GiB, counts 36,000 pages, and writes 730 of the 800 that pool.db
+ * has.
  */
 static uint64_t
 limit_max (const struct room *room, uint64_t used)

@@ -208,8 +208,8 @@ may_leave_runs_locked (struct space *space)
 
   assert_held (&space->lock);
   return space->max_sectors == 0 &&
-    space->free_sectors - whole <=
-    space->used_sectors / LEFT_PART + LEFT_BYTES / space->sector_bytes &&
+    space->free_sectors <= whole + space->used_sectors / LEFT_PART +
+      LEFT_BYTES / space->sector_bytes &&
     store_get_fs (space->store, space->nr_segs, &fs) == 0 &&
     fs.free_bytes > fs.total_bytes / LEFT_DISK_PART;
 }
@@ -225,6 +225,8 @@ find_sparse_locked (struct space *space, uint32_t nr_sectors)
   uint32_t best = NONE, n, id;
 
   assert_held (&space->lock);
+  if (find_segment_locked (space, len, len) == NONE)
+    return NONE;
   for (n = 0; n < space->nr_segs && n < SPARSE_OF; ++n) {
     id = space->sparse_next++ % space->nr_segs;
     if (seg_is_used (&space->segs[id]) && !seg_is_empty_locked (space, id) &&

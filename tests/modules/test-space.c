@@ -343,6 +343,18 @@ test_promise (uint32_t sector)
   assert (setrlimit (RLIMIT_FSIZE, &old) == 0);
 }
 
+/* A new pool, and the sizes of a batch of records of 16 KiB. */
+static void
+start_blocks (uint32_t sector, uint32_t sizes[MAX_BATCH])
+{
+  unsigned i;
+
+  budget = 1 << 20;
+  start (sector);
+  for (i = 0; i < MAX_BATCH; ++i)
+    sizes[i] = 16384 / sector;
+}
+
 /* A disk image is overwritten at random, several times its size. */
 static void
 test_reuse (uint32_t sector, bool plenty)
@@ -356,10 +368,7 @@ test_reuse (uint32_t sector, bool plenty)
   const unsigned left = plenty ? 24 / 4 + (64 << 20) / SEGMENT_BYTES + 1 : 0;
 
   free_percent = plenty ? 26 : 25;
-  budget = 1 << 20;
-  start (sector);
-  for (i = 0; i < MAX_BATCH; ++i)
-    sizes[i] = lsize / sector;
+  start_blocks (sector, sizes);
   for (round = 0; round < 12; ++round) {
     while (live_sectors * sector < image) {
       want = 1 + rnd (MAX_BATCH);
@@ -441,11 +450,8 @@ test_together (uint32_t sector)
   struct space_info before, info;
   unsigned i;
 
-  budget = 1 << 20;
-  start (sector);
+  start_blocks (sector, sizes);
   free_percent = 0;
-  for (i = 0; i < MAX_BATCH; ++i)
-    sizes[i] = size;
   while (live_sectors * sector < 32 * (uint64_t) SEGMENT_BYTES)
     assert (alloc (1, &size) == 1);
   fold (0);
@@ -474,16 +480,11 @@ test_together (uint32_t sector)
 static void
 test_dense (uint32_t sector)
 {
-  const uint32_t size = 16384 / sector;
   uint32_t sizes[MAX_BATCH];
   struct space_info info;
-  unsigned i;
 
-  budget = 1 << 20;
-  start (sector);
+  start_blocks (sector, sizes);
   free_percent = 100;
-  for (i = 0; i < MAX_BATCH; ++i)
-    sizes[i] = size;
   while (live_sectors * sector < 32 * (uint64_t) SEGMENT_BYTES)
     assert (alloc (MAX_BATCH, sizes) == MAX_BATCH);
   space_get_info (space, &info);
