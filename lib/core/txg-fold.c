@@ -711,17 +711,25 @@ run_fold (struct txg *t, struct requests *taken, const struct meta_state *state)
   return r;
 }
 
-/* A frozen reader that has gone can leave the WAL too large. */
-static bool
-take_give_back (struct txg *t)
+/* Free room that nothing needs, if that is wanted.  A frozen reader that has
+ * gone can leave the WAL too large.  One that is there, a check or a drift, goes
+ * on unless clients need the room: a later fold frees it.
+ */
+static void
+give_back (struct txg *t)
 {
   const bool too_large = txg_wal_is_too_large (t);
-  bool wanted;
+  const bool is_frozen = meta_is_frozen (t->parts.meta);
 
-  WITH_LOCK (&t->lock);
-  wanted = t->give_back || too_large;
-  t->give_back = false;
-  return wanted;
+  {
+    WITH_LOCK (&t->lock);
+    if ((!t->give_back && !too_large) || (is_frozen && !t->urgent))
+      return;
+    t->expels_readers = t->urgent;
+    t->give_back = t->urgent = false;
+  }
+  room_give_back (t->room);
+  t->expels_readers = false;
 }
 
 int
@@ -744,8 +752,8 @@ txg_fold (struct txg *t)
     TAILQ_CONCAT (&taken, &t->requests, link);
     t->kicked = t->more = false;
   }
-  if (r == 0 && take_give_back (t))
-    room_give_back (t->room);
+  if (r == 0)
+    give_back (t);
   finish_requests (t, &taken, r);
   assert (TAILQ_EMPTY (&taken));
   if (r == 0 && t->has_thread && t->parts.folded)

@@ -48,6 +48,7 @@ struct txg {
   uint64_t limit;           /* the folding thread's: pages of a txg */
   uint64_t tables_ms;       /* the same; of the last fold's changes */
   unsigned background_rows; /* the same; that a fold may work on */
+  bool expels_readers;      /* the same; to give back room at once */
   pthread_t thread;
   bool has_thread;
 
@@ -64,6 +65,7 @@ struct txg {
   atomic_uint_fast64_t cut_ms;    /* when that was */
   atomic_uint_fast64_t rate;      /* pages a second that folds write */
   bool give_back;                 /* room that nothing needs */
+  bool urgent;                    /* ... and frozen readers give way */
   atomic_uint_fast64_t new_bytes; /* of the open txg's new records */
   atomic_uint_fast64_t new_bytes_max; /* then a fold is due */
   atomic_uint_fast64_t all_new_bytes; /* of all txgs */

@@ -59,9 +59,10 @@ txg_prepare_wal (struct txg *t, uint64_t extra)
    */
   if (t->has_thread &&
       (wal_has_room (t, need) ||
-       (meta_restart_wal (t->parts.meta, false) && wal_has_room (t, need))))
+       (meta_restart_wal (t->parts.meta, META_RESTART) &&
+        wal_has_room (t, need))))
     return;
-  meta_restart_wal (t->parts.meta, true);
+  meta_restart_wal (t->parts.meta, META_EXPEL);
   /* If this fails, the transaction reports it. */
   (void) meta_allocate (t->parts.meta, 0, need);
 }
@@ -93,7 +94,7 @@ txg_merge_room (struct txg *t, uint64_t extra, uint64_t wanted)
   meta_get_pages (t->parts.meta, &p);
   if (p.wal_used + fold + wanted > WAL_MAX_PAGES &&
       !meta_is_frozen (t->parts.meta) &&
-      meta_restart_wal (t->parts.meta, false))
+      meta_restart_wal (t->parts.meta, META_RESTART))
     meta_get_pages (t->parts.meta, &p);
   if (p.wal_used + fold + wanted <= p.wal_allocated)
     return wanted;
@@ -112,8 +113,8 @@ txg_merge_room (struct txg *t, uint64_t extra, uint64_t wanted)
 void
 txg_restart_wal (struct txg *t)
 {
-  if (!meta_restart_wal (t->parts.meta, false))
-    meta_restart_wal (t->parts.meta, true);
+  if (!meta_restart_wal (t->parts.meta, META_RESTART))
+    meta_restart_wal (t->parts.meta, META_EXPEL);
 }
 
 uint64_t

@@ -65,7 +65,8 @@ give_back_pages (void *opaque, uint64_t db_pages, uint64_t wal_pages)
 {
   struct txg *t = opaque;
 
-  meta_give_back (t->parts.meta, db_pages, wal_pages);
+  meta_give_back (t->parts.meta, db_pages, wal_pages,
+                  t->expels_readers ? META_EXPEL : META_TRUNCATE);
 }
 
 static uint64_t
@@ -799,7 +800,7 @@ lend (void *arg)
 {
   struct lend *l = arg;
 
-  meta_give_back (l->txg->parts.meta, 0, 0);
+  meta_give_back (l->txg->parts.meta, 0, 0, META_EXPEL);
   l->fn (l->arg);
 }
 
@@ -812,11 +813,12 @@ txg_lend_room (struct txg *t, void (*fn) (void *arg), void *arg)
 }
 
 int
-txg_make_room (struct txg *t)
+txg_make_room (struct txg *t, bool urgent)
 {
   {
     WITH_LOCK (&t->lock);
     t->give_back = true;
+    t->urgent = t->urgent || urgent;
   }
   if (txg_run (t, NULL, NULL, NULL) == -1)
     return -1;

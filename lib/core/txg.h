@@ -287,8 +287,11 @@ extern uint64_t txg_get_room (struct txg *txg, struct room_pages *pages);
 extern uint64_t txg_leaves_at_once (struct txg *txg);
 extern uint64_t txg_blocks_at_once (struct txg *txg);
 
-/* Fold everything, then free room that is not needed. */
-extern int txg_make_room (struct txg *txg);
+/* Fold everything, then free room that is not needed.  'urgent': clients cannot
+ * write without it, so frozen readers must give way.  Otherwise a fold after
+ * they have ended frees it.
+ */
+extern int txg_make_room (struct txg *txg, bool urgent);
 
 /* Release the space that the pool keeps for pool.db and its WAL, and call
  * 'fn' in the folding thread meanwhile: it can then make a file although the

@@ -120,7 +120,8 @@ reserve (struct writeback *wb, struct volume *v, uint64_t block)
     return -1;
   moves_give_way (wb->pool->moves);
   space_keep_give_way (wb->pool->space);
-  if (writeback_drain (wb, NULL) == -1 || txg_make_room (wb->pool->txg) == -1)
+  if (writeback_drain (wb, NULL) == -1 ||
+      txg_make_room (wb->pool->txg, true) == -1)
     return -1;
   if (try_reserve (wb, v, 1, ROOM_NEW) == 0)
     return 0;

@@ -756,7 +756,7 @@ empty_wal (struct mend *md)
 {
   unsigned tries = 0;
 
-  while (!meta_restart_wal (md->m, true))
+  while (!meta_restart_wal (md->m, META_EXPEL))
     if (!backoff_sleep (&tries))
       return false;
   return true;

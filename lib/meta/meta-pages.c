@@ -115,9 +115,11 @@ meta_free_pages (struct meta *m)
 }
 
 void
-meta_give_back (struct meta *m, uint64_t db_pages, uint64_t wal_pages)
+meta_give_back (struct meta *m, uint64_t db_pages, uint64_t wal_pages,
+                enum meta_restart how)
 {
-  if (meta_restart_wal (m, true))
+  assert (how != META_RESTART);
+  if (meta_restart_wal (m, how))
     meta_trim_files (m, db_pages, wal_pages);
 }
 

@@ -196,7 +196,7 @@ meta_copy_wal (struct meta *m)
 }
 
 bool
-meta_restart_wal (struct meta *m, bool truncate)
+meta_restart_wal (struct meta *m, enum meta_restart how)
 {
   int r;
 
@@ -210,14 +210,14 @@ meta_restart_wal (struct meta *m, bool truncate)
     /* The WAL cannot restart.  Only a full file system is a reason to expel
      * readers.
      */
-    if (!truncate || !expel_frozen (m))
+    if (how != META_EXPEL || !expel_frozen (m))
       return false;
     copy_locked (m, &m->writer);
   }
   hold_readers (m);
   r = checkpoint_locked (m, &m->writer,
-                         truncate ? SQLITE_CHECKPOINT_TRUNCATE
-                                  : SQLITE_CHECKPOINT_RESTART);
+                         how == META_RESTART ? SQLITE_CHECKPOINT_RESTART
+                                             : SQLITE_CHECKPOINT_TRUNCATE);
   let_readers (m, r == SQLITE_OK);
   return r == SQLITE_OK;
 }
@@ -288,5 +288,5 @@ meta_throttle (struct meta *m, uint64_t need)
     return;
   if (meta_is_frozen (m) && (!is_too_large (m, bytes, db) || !expel_frozen (m)))
     return;
-  meta_restart_wal (m, false);
+  meta_restart_wal (m, META_RESTART);
 }

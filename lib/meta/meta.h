@@ -238,11 +238,12 @@ extern int meta_checkpoint (struct meta *m);
 extern void meta_throttle (struct meta *m, uint64_t need);
 /* Checkpoint as much of the WAL as readers allow, and sync. */
 extern void meta_copy_wal (struct meta *m);
-/* Checkpoint the WAL and restart it, if no reader stays in it for long.
- * 'truncate': frozen readers must give way, and the WAL loses its header.
- * False: readers are still in it.
+/* Checkpoint the WAL and restart it, if no reader stays in it for long.  With
+ * META_TRUNCATE the WAL loses its header as well; META_EXPEL does the same, and
+ * frozen readers must give way.  False: readers are still in it.
  */
-extern bool meta_restart_wal (struct meta *m, bool truncate);
+enum meta_restart { META_RESTART, META_TRUNCATE, META_EXPEL };
+extern bool meta_restart_wal (struct meta *m, enum meta_restart how);
 
 /* Pages: pool.db's in use as of the last commit, and its free ones; the frames
  * of the WAL since it last began; and the pages allocated for both
@@ -268,9 +269,11 @@ extern int
 meta_allocate (struct meta *m, uint64_t db_pages, uint64_t wal_pages);
 /* Pages for which pool.db's file system has room; many if that is not known. */
 extern uint64_t meta_free_pages (struct meta *m);
-/* Free the pages beyond these, if the WAL can restart.  By the writer. */
-extern void
-meta_give_back (struct meta *m, uint64_t db_pages, uint64_t wal_pages);
+/* Free the pages beyond these, if the WAL can restart with 'how', which is not
+ * META_RESTART.  By the writer.
+ */
+extern void meta_give_back (struct meta *m, uint64_t db_pages,
+                            uint64_t wal_pages, enum meta_restart how);
 /* Write pool.db again without its free pages, which meta_give_back then frees:
  * 1; 0 while a reader is frozen, which would keep the WAL as it is; -1.  All
  * that is in use goes to the WAL once.  By the writer, outside of a

@@ -344,7 +344,7 @@ compact_run (struct nbdedup_pool *pool, nbdedup_progress_fn *progress,
   if (pool_sync (pool) == -1)
     return NULL;
   c.first = get_waste (pool);
-  if (compact (&c) == -1 || txg_make_room (pool->txg) == -1)
+  if (compact (&c) == -1 || txg_make_room (pool->txg, false) == -1)
     return NULL;
   return json_pack ("{s:I, s:I, s:I}", "moved_records",
                     (json_int_t) (pool->moves->moved - records), "moved_bytes",

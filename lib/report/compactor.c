@@ -150,7 +150,7 @@ compactor_thread (void *arg)
     else if (s->moved && !s->pace.busy) {
       /* Moved records needed room in pool.db until the old ones were gone. */
       s->moved = false;
-      (void) txg_make_room (s->pool->txg);
+      (void) txg_make_room (s->pool->txg, false);
     }
   }
   return NULL;

@@ -424,7 +424,7 @@ run_passes (struct rewrite *w)
     return -1;
   if (run_pass (w, rewrite_form_record) == -1)
     return -1;
-  return txg_make_room (w->pool->txg);
+  return txg_make_room (w->pool->txg, false);
 }
 
 static json_t *

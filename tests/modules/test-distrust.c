@@ -601,7 +601,7 @@ test_own (void)
                     (json_int_t) 1 << 30));
     if (i % 2)
       must (meta_checkpoint (pool->meta));
-    meta_give_back (pool->meta, 0, 16);
+    meta_give_back (pool->meta, 0, 16, META_EXPEL);
     run ("destroy",
          json_pack ("{s:s,s:b,s:b}", "name", "large", "force", 1, "wait", 1));
     must (nbdedup_pool_close (pool));

@@ -53,7 +53,7 @@ static void
 vacuum (void)
 {
   expect (meta_vacuum (pool->meta) == 1);
-  must (txg_make_room (pool->txg));
+  must (txg_make_room (pool->txg, false));
 }
 
 static void
@@ -93,6 +93,28 @@ test_beside_a_frozen_reader (void)
   end ();
 }
 
+/* Room that nothing needs can wait until a reader has ended. */
+static void
+test_room_waits_for_a_frozen_reader (void)
+{
+  struct meta_pages before, after;
+  struct meta_conn *c;
+
+  start_sparse ();
+  expect (meta_vacuum (pool->meta) == 1);
+  c = meta_frozen_open (pool->meta);
+  expect (c != NULL);
+  meta_get_pages (pool->meta, &before);
+  must (txg_make_room (pool->txg, false));
+  must (meta_frozen_check (pool->meta));
+  meta_frozen_close (pool->meta, c);
+  must (txg_run (pool->txg, NULL, NULL, NULL));
+  meta_get_pages (pool->meta, &after);
+  expect (after.allocated < before.allocated);
+  expect_kept ();
+  end ();
+}
+
 static void
 test_crash (void)
 {
@@ -119,6 +141,7 @@ test_crash (void)
 static const struct engine_case cases[] = {
   CASE (vacuum),
   CASE (beside_a_frozen_reader),
+  CASE (room_waits_for_a_frozen_reader),
   CASE (crash),
   { NULL, NULL },
 };
