@@ -712,8 +712,8 @@ run_fold (struct txg *t, struct requests *taken, const struct meta_state *state)
 }
 
 /* Free room that nothing needs, if that is wanted.  A frozen reader that has
- * gone can leave the WAL too large.  One that is there, a check or a drift, goes
- * on unless clients need the room: a later fold frees it.
+ * gone can leave the WAL too large.  One that is there, a check or a drift,
+ * reads on unless clients need the room: a later fold frees it.
  */
 static void
 give_back (struct txg *t)
