@@ -176,6 +176,7 @@ cut (struct txg *t, struct requests *taken, struct meta_state *state)
   assert (t->nr_inside == 0);
   t->cutting = false;
   t->cut_ms = clock_ms ();
+  txg_expect_fold (t);
   t->folding = true;
   pthread_cond_broadcast (&t->may_enter);
   pthread_cond_broadcast (&t->folded); /* for those that met the limit */
@@ -698,6 +699,8 @@ run_fold (struct txg *t, struct requests *taken, const struct meta_state *state)
       set_background (t, fold_background_done (f));
     else
       set_limit (t, room_folding_pages (t->room), clock_ms () - start);
+    if (room_folding_pages (t->room) >= FOLD_PAGES_KNOWN)
+      txg_note_fold (t, room_folding_pages (t->room), clock_ms () - start);
     note_slow (t, clock_ms () - start);
     room_folded (t->room);
     txg_keep_room (t);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Shared by txg.c (the transaction groups), txg-fold.c (folds into pool.db),
- * txg-wal.c (their room in the WAL) and txg-replay.c (replay of the journal).
+/* Shared by txg.c (the transaction groups), txg-pace.c (the pace of writers),
+ * txg-fold.c (folds into pool.db), txg-wal.c (their room in the WAL) and
+ * txg-replay.c (replay of the journal).
  */
 
 #ifndef NBDEDUP_TXG_INT_H
@@ -35,6 +36,13 @@ struct request {
 };
 TAILQ_HEAD (requests, request);
 
+/* How long folds take: by pages of the txg (room.h), the last two. */
+struct fold_times {
+  uint64_t pages[2], ms[2]; /* without restarts of the WAL */
+  uint64_t restart_ms;      /* the last restart of the WAL */
+  uint64_t restarted_ms;    /* the same, in this fold; 0: it had none */
+};
+
 struct txg {
   struct txg_parts parts;
   size_t budget;
@@ -46,6 +54,7 @@ struct txg {
   uint64_t slow_after_ms;   /* the same; no slow fold is told before */
   struct room *room;        /* of pool.db and its WAL; locks by itself */
   uint64_t limit;           /* the folding thread's: pages of a txg */
+  struct fold_times times;  /* the same */
   uint64_t tables_ms;       /* the same; of the last fold's changes */
   unsigned background_rows; /* the same; that a fold may work on */
   bool expels_readers;      /* the same; to give back room at once */
@@ -60,13 +69,14 @@ struct txg {
   unsigned nr_inside;
   atomic_bool cutting; /* is set under 'lock' */
   bool kicked, more;
-  bool hurry;                     /* fold soon: much space is to come back */
-  atomic_bool folding;            /* from a cut to the end of its fold */
-  atomic_uint_fast64_t cut_ms;    /* when that was */
-  atomic_uint_fast64_t rate;      /* pages a second that folds write */
-  bool give_back;                 /* room that nothing needs */
-  bool urgent;                    /* ... and frozen readers give way */
-  atomic_uint_fast64_t new_bytes; /* of the open txg's new records */
+  bool hurry;                       /* fold soon: much space is to come back */
+  atomic_bool folding;              /* from a cut to the end of its fold */
+  atomic_uint_fast64_t cut_ms;      /* when that was */
+  atomic_uint_fast64_t expected_ms; /* of this fold */
+  atomic_uint_fast64_t rate;        /* pages a second that folds write */
+  bool give_back;                   /* room that nothing needs */
+  bool urgent;                      /* ... and frozen readers give way */
+  atomic_uint_fast64_t new_bytes;   /* of the open txg's new records */
   atomic_uint_fast64_t new_bytes_max; /* then a fold is due */
   atomic_uint_fast64_t all_new_bytes; /* of all txgs */
   uint64_t fold_interval_ms;          /* the usual one; tests change it */
@@ -111,6 +121,25 @@ DEFINE_WITH_CONSISTENT (txg)
  * thread, or before it runs.  -1: the txg has failed.
  */
 extern int txg_fold (struct txg *t);
+
+/* In txg-pace.c, by any thread: wait while a fold runs, if the open txg would
+ * be full before it ends, or too much of the budget is in use; and let the open
+ * txg's limit grow while a fold is slow.
+ */
+extern void txg_pace (struct txg *t, size_t bytes);
+extern void txg_stretch (struct txg *t);
+/* The pause of a writer, when a fold that is expected to take 'expected_ms' has
+ * run for 'age_ms', and the open txg has 'pages' of 'limit'.
+ */
+extern uint64_t txg_pause_ms (uint64_t expected_ms, uint64_t age_ms,
+                              uint64_t pages, uint64_t limit);
+/* By the folding thread: a fold begins; it is about to restart the WAL; that
+ * has taken 'ms'; the fold of so many pages has, all in all.
+ */
+extern void txg_expect_fold (struct txg *t);
+extern void txg_expect_restart (struct txg *t);
+extern void txg_restarted (struct txg *t, uint64_t ms);
+extern void txg_note_fold (struct txg *t, uint64_t pages, uint64_t ms);
 
 /* By the folding thread alone, in txg-wal.c.  Make room in the WAL for a fold
  * and its commands, which change 'extra' pages: behind the WAL's content, or

@@ -47,24 +47,39 @@ wal_has_room (struct txg *t, uint64_t need)
      meta_allocate (t->parts.meta, 0, p.wal_used + need) == 0);
 }
 
-void
-txg_prepare_wal (struct txg *t, uint64_t extra)
+/* Restart the WAL, for it lacks the room. */
+static void
+make_room (struct txg *t, uint64_t need)
 {
-  const uint64_t need = room_fold_pages (t->room, extra);
-
-  assert (t->folding); /* room_cut came before */
-  meta_throttle (t->parts.meta, need);
-  /* Replay does not count its changes, and the WAL's content is not known:
-   * restart it, which makes room.
-   */
-  if (t->has_thread &&
-      (wal_has_room (t, need) ||
-       (meta_restart_wal (t->parts.meta, META_RESTART) &&
-        wal_has_room (t, need))))
+  /* Replay does not count its changes, and the WAL's content is not known. */
+  if (t->has_thread && meta_restart_wal (t->parts.meta, META_RESTART) &&
+      wal_has_room (t, need))
     return;
   meta_restart_wal (t->parts.meta, META_EXPEL);
   /* If this fails, the transaction reports it. */
   (void) meta_allocate (t->parts.meta, 0, need);
+}
+
+void
+txg_prepare_wal (struct txg *t, uint64_t extra)
+{
+  const uint64_t need = room_fold_pages (t->room, extra);
+  const uint64_t start = clock_ms ();
+  const bool is_full = meta_wal_is_full (t->parts.meta, need);
+
+  assert (t->folding); /* room_cut came before */
+  if (is_full) {
+    txg_expect_restart (t);
+    meta_throttle (t->parts.meta);
+  }
+  if (!t->has_thread || !wal_has_room (t, need)) {
+    if (!is_full)
+      txg_expect_restart (t);
+    make_room (t, need);
+  }
+  else if (!is_full)
+    return;
+  txg_restarted (t, clock_ms () - start);
 }
 
 void

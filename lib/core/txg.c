@@ -24,15 +24,6 @@
  */
 #define HURRY_INTERVAL_MS 200
 #define HURRY_BLOCKS 16384u
-/* Writers wait from this part of the budget on; half-way to the end so long. */
-#define PACE_EIGHTHS 5
-#define PACE_US 500
-#define PACE_MAX_US 50000
-/* While a fold takes longer than this, the open txg's limit grows, by this part
- * of what folds write in that time.
- */
-#define STRETCH_AFTER_MS 100
-#define STRETCH_PART 4
 #define STRETCH_STEP_MS 20
 /* Pages of pool.db; 16 and 32 MiB. */
 #define VACUUM_MIN_UNUSED 2048u
@@ -262,61 +253,6 @@ holds_much_space (struct txg *t)
   return t->new_bytes > t->new_bytes_max;
 }
 
-/* The pause while 'n' of 'max' is in use: it grows up to PACE_MAX_US. */
-static uint64_t
-pause_us (uint64_t n, uint64_t max)
-{
-  const uint64_t begin = max / 8 * PACE_EIGHTHS;
-  const uint64_t left = n < max ? max - n : 1;
-  uint64_t us;
-
-  if (n <= begin)
-    return 0;
-  us = PACE_US * (n - begin) / left;
-  return us < PACE_MAX_US ? us : PACE_MAX_US;
-}
-
-/* A fold that waits for a slow sync or checkpoint stops the writers for as long
- * if the open txg meets its limit, so that limit grows meanwhile.  The fold of
- * that txg then takes longer, too, and may stretch the next; but by a part of
- * it, so that folds do not get longer and longer.
- */
-static void
-stretch (struct txg *t)
-{
-  const uint64_t age = clock_ms () - t->cut_ms;
-
-  if (t->folding && age > STRETCH_AFTER_MS)
-    room_stretch (t->room,
-                  t->rate * (age - STRETCH_AFTER_MS) / 1000 / STRETCH_PART);
-}
-
-/* While a fold runs, slow the writers down before they meet the budget or the
- * open txg's limit, so that each waits a little instead of one for the whole
- * fold.  The writers' rate becomes that of the folds (ZFS's write throttle
- * works like this).
- */
-static void
-pace (struct txg *t, size_t bytes)
-{
-  uint64_t us = pause_us (bytes, t->budget), pages, limit, by_pages;
-
-  if (t->folding)
-    stretch (t);
-  pages = room_open_pages (t->room, &limit);
-  by_pages = pause_us (pages, limit);
-  us = by_pages > us ? by_pages : us;
-  if (us == 0 || !t->folding || t->stop)
-    return;
-  if (us < 1000) {
-    clock_sleep_ns (us * 1000);
-    return;
-  }
-  WITH_LOCK (&t->lock);
-  if (t->folding)
-    lock_wait_ms (&t->lock, &t->folded, us / 1000);
-}
-
 void
 txg_throttle (struct txg *t)
 {
@@ -324,7 +260,7 @@ txg_throttle (struct txg *t)
 
   if (bytes > t->budget / 2 || journal_wants_fold (t) || holds_much_space (t))
     kick (t);
-  pace (t, bytes);
+  txg_pace (t, bytes);
   if (bytes <= t->budget)
     return;
   WITH_LOCK (&t->lock);
@@ -361,7 +297,7 @@ txg_enter (struct txg *t, unsigned nr, uint64_t pages)
       pthread_cond_signal (&t->wake);
     }
     lock_wait_ms (&t->lock, &t->folded, STRETCH_STEP_MS);
-    stretch (t);
+    txg_stretch (t);
   }
   assert (!t->cutting);
   t->nr_inside++;

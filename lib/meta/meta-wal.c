@@ -273,19 +273,31 @@ checkpoint_pages (uint64_t limit)
                                            : (int) pages;
 }
 
-void
-meta_throttle (struct meta *m, uint64_t need)
+bool
+meta_wal_is_full (struct meta *m, uint64_t need)
 {
-  uint64_t db = pool_bytes (m), limit = wal_limit (db), pages, bytes;
+  const uint64_t limit = wal_limit (pool_bytes (m));
+  uint64_t pages;
 
   {
     WITH_LOCK (&m->lock);
     pages = (uint64_t) m->wal_pages;
     m->checkpoint_pages = checkpoint_pages (limit);
   }
-  bytes = pages * META_PAGE_BYTES;
-  if (pages == 0 || (bytes < limit && has_room (m, pages + need, limit)))
-    return;
+  return pages > 0 &&
+    (pages * META_PAGE_BYTES >= limit || !has_room (m, pages + need, limit));
+}
+
+void
+meta_throttle (struct meta *m)
+{
+  const uint64_t db = pool_bytes (m);
+  uint64_t bytes;
+
+  {
+    WITH_LOCK (&m->lock);
+    bytes = (uint64_t) m->wal_pages * META_PAGE_BYTES;
+  }
   if (meta_is_frozen (m) && (!is_too_large (m, bytes, db) || !expel_frozen (m)))
     return;
   meta_restart_wal (m, META_RESTART);

@@ -226,7 +226,8 @@ used_before (uint64_t pages)
 {
   struct meta_pages p;
 
-  meta_throttle (meta, pages);
+  if (meta_wal_is_full (meta, pages))
+    meta_throttle (meta);
   meta_get_pages (meta, &p);
   return p.wal_used;
 }

@@ -564,6 +564,68 @@ do_held_fold (uint64_t arg)
   must (txg_run (pool->txg, hold_fold, NULL, NULL));
 }
 
+/* The open txg is full when the fold is expected to end, not long before. */
+static void
+test_pauses_last_until_the_fold_ends (void)
+{
+  const uint64_t limit = 12000, fold_ms = 300;
+  uint64_t pages, pause, last = 0;
+
+  for (pages = 0; pages <= limit; pages += 100) {
+    pause = txg_pause_ms (fold_ms, 0, pages, limit);
+    expect (pages <= limit / 4 ? pause == 0 : pause > 0);
+    expect (pause >= last && pause <= last + fold_ms / 40);
+    expect (txg_pause_ms (fold_ms, 100, pages, limit) ==
+            (pause > 100 ? pause - 100 : 0));
+    expect (txg_pause_ms (0, 0, pages, limit) == 0);
+    last = pause;
+  }
+  expect (last >= fold_ms && last < fold_ms * 5 / 4);
+  expect (txg_pause_ms (fold_ms, 0, 2 * limit, limit) == last);
+  expect (txg_pause_ms (UINT64_C (1) << 30, 0, limit, limit) <= 1000);
+  expect (txg_pause_ms (fold_ms, 0, 1, 1) >= fold_ms);
+}
+
+static uint64_t
+expected_of (uint64_t pages)
+{
+  uint64_t expected;
+
+  room_enter (pool->txg->room, 0, pages);
+  room_return (pool->txg->room, pages, NULL);
+  room_cut (pool->txg->room);
+  txg_expect_fold (pool->txg);
+  expected = pool->txg->expected_ms;
+  room_folded (pool->txg->room);
+  return expected;
+}
+
+/* What a fold takes follows from the last two, and from what the WAL took. */
+static void
+test_folds_take_as_long_as_those_before (void)
+{
+  struct txg *t;
+
+  start (1);
+  t = pool->txg;
+  txg_note_fold (t, 1000, 200);
+  txg_note_fold (t, 1000, 5000);
+  expect (expected_of (1000) == 200);
+  expect (expected_of (4000) == 200);
+  expect (expected_of (500) == 100);
+  txg_note_fold (t, 2000, 300);
+  expect (expected_of (1000) == 150);
+  expect (expected_of (2000) == 300);
+  txg_expect_restart (t); /* there was none */
+  expect (t->expected_ms == 300);
+  txg_restarted (t, 80);
+  txg_note_fold (t, 2000, 330);
+  expect (expected_of (2000) == 250);
+  txg_expect_restart (t);
+  expect (t->expected_ms == 330);
+  end ();
+}
+
 /* While a fold runs, writers pause before the open txg has as many pages as it
  * may take.  Else each would wait for the whole fold when it has.
  */
@@ -583,9 +645,10 @@ test_writers_pause_before_the_limit (void)
   txg_enter (pool->txg, 0, limit - 1);
   room_return (pool->txg->room, limit - 1, NULL);
   txg_leave (pool->txg);
+  pool->txg->expected_ms = clock_ms () - pool->txg->cut_ms + 200;
   start_ms = clock_ms ();
   txg_throttle (pool->txg);
-  expect (clock_ms () - start_ms >= 10); /* the longest pause is 50 */
+  expect (clock_ms () - start_ms >= 50);
   let_fold_go = true;
   job_end (&fold);
   end ();
@@ -659,6 +722,8 @@ static const struct engine_case cases[] = {
   CASE (what_shrinking_dropped_stays_dropped),
   CASE (one_request_for_many_blocks),
   CASE (dirty_max_makes_writers_wait),
+  CASE (pauses_last_until_the_fold_ends),
+  CASE (folds_take_as_long_as_those_before),
   CASE (writers_pause_before_the_limit),
   CASE (a_long_fold_lets_writers_go_on),
   CASE (what_enters_without_room_returns_none),
