@@ -26,7 +26,7 @@ static const struct command {
   { "resize", "change a volume's size", cmd_resize },
   { "rename", "rename a volume or a snapshot", cmd_rename },
   { "destroy", "destroy a volume or a snapshot, free its space", cmd_destroy },
-  { "snapshot", "freeze the state of a volume", cmd_snapshot },
+  { "snapshot", "freeze the state of a volume, or of several", cmd_snapshot },
   { "clone", "make volumes from a snapshot", cmd_clone },
   { "rollback", "set a volume back to a snapshot", cmd_rollback },
   { "rebase", "make a volume inherit from another snapshot", cmd_rebase },

@@ -431,12 +431,15 @@ run_destroy (const struct call *c, json_t **result)
 static int
 run_snapshot (const struct call *c, json_t **result)
 {
-  const char *name;
+  json_t *names;
+  int r;
 
   (void) result;
-  if (need_string (c, "name", &name) == -1)
+  if (need_names (c, &names) == -1)
     return -1;
-  return volume_snapshot (c->pool, name);
+  r = volume_snapshot (c->pool, names);
+  json_decref (names);
+  return r;
 }
 
 static int
@@ -748,7 +751,7 @@ static const struct {
   { "destroy",
     run_destroy,
     { "name", "names", "recursive", "force", "wait", "dry-run" } },
-  { "snapshot", run_snapshot, { "name" } },
+  { "snapshot", run_snapshot, { "name", "names" } },
   { "clone", run_clone, { "snapshot", "name", "count", "start" } },
   { "rollback", run_rollback, { "name", "force" } },
   { "rebase", run_rebase, { "name", "snapshot", "dry-run" } },

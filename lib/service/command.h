@@ -25,7 +25,8 @@
  *                                                       "freed_bytes": N,
  *                                                       "needs": [{"option",
  *                                                         "why"}]}
- *   snapshot  name(!) (a snapshot's)                    {}
+ *   snapshot  name, or names (array; of one moment, all {}
+ *             or none)
  *   clone     snapshot(!) name(!) count start           {"clones":[names]}
  *             (with count: NAME<start> and following, start defaults to 1;
  *             all or none)

@@ -26,23 +26,30 @@
 #include "volume/volume.h"
 
 /*----------------------------------------------------------------------
- * Snapshot
+ * Snapshots: of one volume, or of several at one moment
  */
 
 struct snapshot {
-  struct volumes *vs;
   struct volume *v;
+  struct volume *s;           /* the snapshot; owned until it is in v's list */
   struct layer *head, *layer; /* the one that freezes, and the new head */
   struct meta_snapshot ms;
   struct meta_volume mv;
   struct meta_layer ml;
+  struct range range;
+};
+
+struct snapshots {
+  struct volumes *vs;
+  struct snapshot *p;
+  size_t nr;
+  uint64_t time;
 };
 
 static int
-snapshot_in_transaction (void *arg, struct meta_conn *c,
-                         struct meta_state *state)
+put_snapshot (struct volumes *vs, struct snapshot *sn, struct meta_conn *c,
+              struct meta_state *state)
 {
-  struct snapshot *sn = arg;
   struct meta_layer head;
 
   /* This transaction's fold has counted the head's blocks for the last time. */
@@ -51,8 +58,8 @@ snapshot_in_transaction (void *arg, struct meta_conn *c,
   sn->ml.id = state->next_id++;
   sn->ms.id = state->next_id++;
   {
-    WITH_LOCK (&sn->vs->lock);
-    layers_place_locked (sn->vs, sn->head, &sn->ml);
+    WITH_LOCK (&vs->lock);
+    layers_place_locked (vs, sn->head, &sn->ml);
   }
   sn->ml.blocks = head.blocks;
   sn->ms.layer = sn->head->id;
@@ -62,106 +69,190 @@ snapshot_in_transaction (void *arg, struct meta_conn *c,
   return meta_snapshot_put (c, &sn->ms);
 }
 
-static void
-snapshot_done (void *arg)
+static int
+snapshots_in_transaction (void *arg, struct meta_conn *c,
+                          struct meta_state *state)
 {
-  struct snapshot *sn = arg;
+  struct snapshots *sns = arg;
+  size_t i;
+
+  for (i = 0; i < sns->nr; ++i)
+    if (put_snapshot (sns->vs, &sns->p[i], c, state) == -1)
+      return -1;
+  return 0;
+}
+
+static void
+freeze_head (struct volumes *vs, struct snapshot *sn)
+{
   struct layer *l = sn->layer;
 
   /* All mutations wait, so the head is still the same. */
   assert (sn->v->layer == sn->head && !sn->head->frozen);
-  map_freeze (sn->vs->pool->map, sn->head);
-  WITH_LOCK (&sn->vs->lock);
-  WITH_CONSISTENT (volumes, sn->vs);
+  map_freeze (vs->pool->map, sn->head);
+  WITH_LOCK (&vs->lock);
+  WITH_CONSISTENT (volumes, vs);
 
   l->id = sn->ml.id;
   l->branch = sn->ml.branch;
   l->seq = sn->ml.seq;
   l->blocks = sn->ml.blocks;
   l->nr_names = 1; /* the volume's; the head has the snapshot's */
-  layers_add_locked (sn->vs, l, sn->head);
+  layers_add_locked (vs, l, sn->head);
   volume_set_layer (sn->v, l);
 }
 
-/* All mutations of the volume wait, and all answered writes are installed in
- * its head: this is the snapshot's moment, on all connections.
+static void
+snapshots_done (void *arg)
+{
+  struct snapshots *sns = arg;
+  size_t i;
+
+  for (i = 0; i < sns->nr; ++i)
+    freeze_head (sns->vs, &sns->p[i]);
+}
+
+/* When all mutations of all the volumes wait, and all answered writes are
+ * installed in their heads: this is the snapshots' moment, on all connections.
+ * A mutation never waits for another volume's range while it holds one, so the
+ * ranges may be taken one after the other.
  */
 static int
-snapshot_now (struct nbdedup_pool *pool, struct snapshot *sn)
+snapshot_now (struct nbdedup_pool *pool, struct snapshots *sns)
 {
-  struct volume *v = sn->v;
-  struct range range;
-  int r;
+  struct snapshot *sn;
+  size_t i;
+  int r = 0;
 
-  writeback_range_begin (v, &range, 0, UINT64_MAX);
-  r = writeback_drain (pool->writeback, v);
-  if (r == 0) {
-    sn->head = v->layer;
-    sn->ms.size = v->size;
-    volume_to_meta (v, &sn->mv);
-    r = txg_run_large (pool->txg, ROW_PAGES, snapshot_in_transaction,
-                       snapshot_done, sn);
+  for (i = 0; i < sns->nr; ++i)
+    writeback_range_begin (sns->p[i].v, &sns->p[i].range, 0, UINT64_MAX);
+  for (i = 0; i < sns->nr && r == 0; ++i) {
+    sn = &sns->p[i];
+    r = writeback_drain (pool->writeback, sn->v);
+    sn->head = sn->v->layer;
+    sn->ms.size = sn->v->size;
+    volume_to_meta (sn->v, &sn->mv);
   }
-  writeback_range_end (v, &range);
+  if (r == 0)
+    r = txg_run_large (pool->txg, ROW_PAGES * sns->nr, snapshots_in_transaction,
+                       snapshots_done, sns);
+  for (i = 0; i < sns->nr; ++i)
+    writeback_range_end (sns->p[i].v, &sns->p[i].range);
   return r;
 }
 
-int
-volume_snapshot (struct nbdedup_pool *pool, const char *name)
+/* While clients write, fold pending writes first: then they wait only for the
+ * few that come meanwhile.
+ */
+static int
+fold_before (struct nbdedup_pool *pool, const struct snapshots *sns)
 {
   struct volumes *vs = pool->volumes;
-  struct snapshot sn = { .vs = vs };
-  struct snapshot_name n;
-  struct volume *v, *s;
-  bool has_clients;
+  bool has_clients = false;
+  size_t i;
 
-  assert_held (&pool->admin);
+  for (i = 0; i < sns->nr; ++i) {
+    WITH_LOCK (&vs->lock);
+    has_clients |= sns->p[i].v->nr_clients > 0;
+  }
+  if (!has_clients)
+    return 0;
+  for (i = 0; i < sns->nr; ++i)
+    if (writeback_drain (pool->writeback, sns->p[i].v) == -1)
+      return -1;
+  return txg_run (pool->txg, NULL, NULL, NULL);
+}
+
+static bool
+has_volume (const struct snapshots *sns, size_t nr, const struct volume *v)
+{
+  while (nr > 0)
+    if (sns->p[--nr].v == v)
+      return true;
+  return false;
+}
+
+static int
+prepare (struct snapshots *sns, size_t i, const char *name)
+{
+  struct snapshot *sn = &sns->p[i];
+  struct volumes *vs = sns->vs;
+  struct snapshot_name n;
+  struct volume *v;
+
   if (snapshot_name_parse (name, &n) == -1 ||
       (v = volumes_find (vs, n.volume)) == NULL)
     return -1;
   if (list_find (&v->snapshots, n.snapshot))
     return nbdedup_fail (EEXIST, "there is a snapshot '%s' already", name);
-  sn.v = v;
-  sn.ms.volume = v->id;
-  sn.ms.name = n.snapshot;
-  sn.ms.origin = v->origin ? v->origin->id : 0;
-  sn.ms.time = clock_wall_s ();
-  sn.ml.block_size = v->block_size;
-  sn.ml.overlap = blocks_of (v->size, v->block_size);
-  if (layers_reserve (vs, 1) == -1 || (sn.layer = layer_new (&sn.ml)) == NULL)
+  if (has_volume (sns, i, v))
+    return nbdedup_fail (EINVAL,
+                         "'%s': a snapshot of '%s' is named already: "
+                         "take one of each volume",
+                         name, v->name);
+  sn->v = v;
+  sn->ms.volume = v->id;
+  sn->ms.name = strchr (name, '@') + 1;
+  sn->ms.origin = v->origin ? v->origin->id : 0;
+  sn->ms.time = sns->time;
+  sn->ml.block_size = v->block_size;
+  sn->ml.overlap = blocks_of (v->size, v->block_size);
+  if ((sn->layer = layer_new (&sn->ml)) == NULL ||
+      (sn->s = snapshot_new (v, &sn->ms, v->layer)) == NULL)
     return -1;
-  s = snapshot_new (v, &sn.ms, v->layer);
-  {
-    WITH_LOCK (&vs->lock);
-    if (s && list_reserve (&v->snapshots, 1) == -1) {
-      volume_free (s);
-      s = NULL;
-    }
-    has_clients = v->nr_clients > 0;
-  }
-  /* While clients write, fold pending writes first: then they wait only for
-   * the few that come meanwhile.
-   */
-  if (s == NULL ||
-      (has_clients &&
-       (writeback_drain (pool->writeback, v) == -1 ||
-        txg_run (pool->txg, NULL, NULL, NULL) == -1)) ||
-      snapshot_now (pool, &sn) == -1) {
-    volume_free (s);
-    free (sn.layer);
-    return -1;
-  }
+  WITH_LOCK (&vs->lock);
+  return list_reserve (&v->snapshots, 1);
+}
+
+static void
+publish (struct nbdedup_pool *pool, struct snapshot *sn)
+{
+  struct volumes *vs = pool->volumes;
+
   if (pool->snapshot_taken)
-    pool->snapshot_taken (pool, v);
+    pool->snapshot_taken (pool, sn->v);
   WITH_LOCK (&vs->lock);
   WITH_CONSISTENT (volumes, vs);
 
-  s->id = sn.ms.id;
-  volume_set_layer (s, sn.head);
-  s->size = sn.ms.size;
-  volume_set_origin_locked (s, v->origin);
-  list_insert (&v->snapshots, s);
-  return 0;
+  sn->s->id = sn->ms.id;
+  volume_set_layer (sn->s, sn->head);
+  sn->s->size = sn->ms.size;
+  volume_set_origin_locked (sn->s, sn->v->origin);
+  list_insert (&sn->v->snapshots, sn->s);
+}
+
+int
+volume_snapshot (struct nbdedup_pool *pool, const json_t *names)
+{
+  struct snapshots sns = { .vs = pool->volumes, .time = clock_wall_s () };
+  const size_t nr = json_array_size (names);
+  size_t i;
+  int r = 0;
+
+  assert_held (&pool->admin);
+  assert (nr > 0);
+  if (nr > VOLUME_SNAPSHOTS_MAX)
+    return nbdedup_fail (EINVAL, "%zu snapshots: at most %d at one moment", nr,
+                         VOLUME_SNAPSHOTS_MAX);
+  sns.p = calloc (nr, sizeof *sns.p);
+  if (sns.p == NULL)
+    return nbdedup_fail (ENOMEM, "no memory");
+  for (i = 0; i < nr && r == 0; ++i)
+    r = prepare (&sns, i, json_string_value (json_array_get (names, i)));
+  sns.nr = nr;
+  if (r == 0 &&
+      (layers_reserve (pool->volumes, nr) == -1 ||
+       fold_before (pool, &sns) == -1 || snapshot_now (pool, &sns) == -1))
+    r = -1;
+  for (i = 0; i < nr; ++i)
+    if (r == 0)
+      publish (pool, &sns.p[i]);
+    else {
+      volume_free (sns.p[i].s);
+      free (sns.p[i].layer);
+    }
+  free (sns.p);
+  return r;
 }
 
 /*----------------------------------------------------------------------

@@ -74,7 +74,11 @@ extern int volume_destroy (struct nbdedup_pool *pool, const json_t *names,
 extern int volume_destroy_dry (struct nbdedup_pool *pool, const json_t *names,
                                bool recursive, bool force, json_t *destroyed,
                                json_t *needs);
-extern int volume_snapshot (struct nbdedup_pool *pool, const char *name);
+/* Make all the snapshots ("vol@snap"), each of another volume, at one moment,
+ * or none.
+ */
+#define VOLUME_SNAPSHOTS_MAX 1000
+extern int volume_snapshot (struct nbdedup_pool *pool, const json_t *names);
 /* Make 'count' clones, all or none: NAME, or with 'numbered' NAME<start> and
  * following.
  */

@@ -135,6 +135,46 @@ snapshots ()
 @test "a snapshot stays what it is, offline" { snapshots offline; }
 @test "a snapshot stays what it is, through a server" { snapshots online; }
 
+several_snapshots ()
+{
+    mode "$1"
+    golden_v1
+    nbdedup clone golden@v1 web --count 2
+    nbdedup create empty 1M
+
+    # One of them cannot be, so none is made.
+    refused nothing snapshot web1@a nothing@a web2@a
+    refused "'golden@v1'" snapshot web1@a golden@v1
+    misused "web1@a and web1@b" snapshot web1@a web2@a web1@b
+    assert_eq "$(about web1 '.snapshots')" "[]"
+
+    change web1 'write -P 1 0 1M'
+    change web2 'write -P 2 1M 100k'
+    silently snapshot web1@a golden@v2 empty@x web2@b
+    assert_eq "$(json list |
+                     jq -c '[.volumes[] | .name as $n | .snapshots[] | $n + "@" + .name]')" \
+              '["empty@x","golden@v1","golden@v2","web1@a","web2@b"]'
+    assert_eq "$(json list | jq '[.volumes[].snapshots[] | select(.name != "v1") | .time] |
+                                 unique | length')" 1
+    change web1 'write -P 3 0 1M'
+    change web2 'write -P 4 0 2M'
+    silently rollback web1@a
+    silently rollback web2@b
+    change web1 'read -P 1 0 1M'
+    change web2 'read -P 2 1M 100k'
+    assert_eq "$(json history |
+                     jq -c '[.history[] | select(.names | length == 4)] |
+                            map([.event, .names[1]])')" \
+              '[["snapshot","golden@v2"]]'
+}
+
+@test "snapshots of several volumes are all made or none, offline" {
+    several_snapshots offline
+}
+@test "snapshots of several volumes are all made or none, through a server" {
+    several_snapshots online
+}
+
 @test "list shows snapshots below their volume, with their time" {
     mode offline
     golden_v1

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* A snapshot is the volume at one moment, while threads write.
+/* A snapshot is the volume at one moment, and snapshots of two volumes are both
+ * at the same one, while threads write.
  *
- * Several chains of writes run at once.  Each chain is one write after the
+ * Several chains of writes run at once, most on volume v, the others on w.  Each chain is one write after the
  * other, from any of several threads and connections.  A write is 512 bytes
  * that have its number and chain.  A snapshot must have a prefix of each
  * chain, and there must be a moment that fits all chains: after the last
@@ -28,7 +29,9 @@
 
 #include "rigs/pool-util.h"
 
-#define NR_CHAINS 4
+#define NR_CHAINS 4 /* of v */
+#define NR_OTHERS 2 /* of w */
+#define NR_ALL (NR_CHAINS + NR_OTHERS)
 #define NR_THREADS 6
 #define NR_SLOTS 1361u /* prime, of 512 bytes, per chain */
 #define SLOT 512u
@@ -44,7 +47,7 @@ struct chain {
   uint64_t *began, *answered; /* ns, by number; owned */
 };
 
-static struct chain chains[NR_CHAINS];
+static struct chain chains[NR_ALL];
 struct nbdedup_pool *pool;
 static char directory[PATH_MAX];
 static uint64_t seed;
@@ -65,21 +68,24 @@ fill_slot (uint8_t buf[SLOT], unsigned chain, uint32_t s)
 static uint64_t
 slot_offset (unsigned chain, uint32_t s)
 {
-  return chain * (uint64_t) CHAIN_BYTES + (uint64_t) s * 7 % NR_SLOTS * SLOT;
+  return chain % NR_CHAINS * (uint64_t) CHAIN_BYTES +
+    (uint64_t) s * 7 % NR_SLOTS * SLOT;
 }
 
 static void *
 write_chains (void *arg)
 {
   struct rng rng = rng_make (seed, 100 + (uintptr_t) arg);
-  struct nbdedup_volume *v = open_volume ("v");
+  struct nbdedup_volume *volumes[] = { open_volume ("v"), open_volume ("w") };
+  struct nbdedup_volume *v;
   uint8_t buf[SLOT];
 
   while (!atomic_load (&stop)) {
-    unsigned n = rng_below (&rng, NR_CHAINS);
+    unsigned n = rng_below (&rng, NR_ALL);
     struct chain *c = &chains[n];
     uint32_t s;
 
+    v = volumes[n / NR_CHAINS];
     pthread_mutex_lock (&c->lock);
     if (c->nr + 2 < MAX_WRITES) {
       s = c->nr + 1;
@@ -93,7 +99,8 @@ write_chains (void *arg)
     if (rng_percent (&rng, 1))
       must (nbdedup_volume_flush (v));
   }
-  nbdedup_volume_close (v);
+  nbdedup_volume_close (volumes[0]);
+  nbdedup_volume_close (volumes[1]);
   return NULL;
 }
 
@@ -132,30 +139,36 @@ prefix (const char *name, unsigned chain, const uint8_t *data)
 }
 
 static void
-read_chains (const char *name, uint32_t has[NR_CHAINS])
+read_some (const char *name, unsigned first, unsigned nr, uint32_t *has)
 {
   struct nbdedup_volume *v = open_volume (name);
   uint8_t *data = xmalloc (VOLUME_BYTES);
   unsigned c;
 
   must (nbdedup_volume_read (v, data, VOLUME_BYTES, 0));
-  for (c = 0; c < NR_CHAINS; ++c)
-    has[c] = prefix (name, c, data);
+  for (c = 0; c < nr; ++c)
+    has[c] = prefix (name, first + c, data);
   free (data);
   nbdedup_volume_close (v);
 }
 
-/* There must be a moment between 'asked' and 'done' at which the volume had
- * these writes and no others.
+static void
+read_chains (const char *name, uint32_t has[NR_CHAINS])
+{
+  read_some (name, 0, NR_CHAINS, has);
+}
+
+/* There must be a moment between 'asked' and 'done' at which the first 'nr'
+ * chains had these writes and no others.
  */
 static void
-check_view (const char *name, const uint32_t has[NR_CHAINS], uint64_t asked,
+check_view (const char *name, const uint32_t *has, unsigned nr, uint64_t asked,
             uint64_t done)
 {
   uint64_t earliest = asked, latest = done;
   unsigned c;
 
-  for (c = 0; c < NR_CHAINS; ++c) {
+  for (c = 0; c < nr; ++c) {
     pthread_mutex_lock (&chains[c].lock);
     if (has[c] > 0 && chains[c].began[has[c]] > earliest)
       earliest = chains[c].began[has[c]];
@@ -267,7 +280,30 @@ take (struct taken *t, unsigned nr)
   run ("snapshot", json_pack ("{s:s}", "name", t->name));
   done = clock_ns ();
   read_chains (t->name, t->has);
-  check_view (t->name, t->has, asked, done);
+  check_view (t->name, t->has, NR_CHAINS, asked, done);
+}
+
+/* The same with one of w, in either order. */
+static void
+take_both (struct taken *t, unsigned nr)
+{
+  uint32_t has[NR_ALL];
+  uint64_t asked, done;
+  char other[32];
+  bool first = nr % 2;
+
+  snprintf (t->name, sizeof t->name, "v@%u", nr);
+  snprintf (other, sizeof other, "w@%u", nr);
+  asked = clock_ns ();
+  run ("snapshot",
+       json_pack ("{s:[s, s]}", "names", first ? t->name : other,
+                  first ? other : t->name));
+  done = clock_ns ();
+  read_chains (t->name, t->has);
+  memcpy (has, t->has, sizeof t->has);
+  read_some (other, NR_CHAINS, NR_OTHERS, has + NR_CHAINS);
+  check_view (t->name, has, NR_ALL, asked, done);
+  run ("destroy", json_pack ("{s:s}", "name", other));
 }
 
 static void
@@ -296,7 +332,10 @@ administrate (uint64_t until, unsigned *nr_taken)
                       "wait", rng_percent (&rng, 30)));
       taken[i] = taken[--nr];
     }
-    take (&taken[nr++], n);
+    if (rng_percent (&rng, 50))
+      take (&taken[nr++], n);
+    else
+      take_both (&taken[nr++], n);
     i = rng_below (&rng, nr);
     if (rng_percent (&rng, 20)) {
       run ("clone",
@@ -318,11 +357,12 @@ administrate (uint64_t until, unsigned *nr_taken)
 static void
 check_end (void)
 {
-  uint32_t has[NR_CHAINS];
+  uint32_t has[NR_ALL];
   unsigned c;
 
   read_chains ("v", has);
-  for (c = 0; c < NR_CHAINS; ++c)
+  read_some ("w", NR_CHAINS, NR_OTHERS, has + NR_CHAINS);
+  for (c = 0; c < NR_ALL; ++c)
     if (has[c] != chains[c].nr)
       die ("SEED=%" PRIu64 " chain %u has %u writes, answered are %u", seed, c,
            has[c], chains[c].nr);
@@ -341,6 +381,14 @@ open_pool (void)
     die ("open: %s", nbdedup_error ());
 }
 
+static void
+create (const char *name)
+{
+  run ("create",
+       json_pack ("{s:s, s:i, s:i}", "name", name, "size", (int) VOLUME_BYTES,
+                  "block-size", 4096 << seed % 3));
+}
+
 int
 main (void)
 {
@@ -355,12 +403,11 @@ main (void)
   make_directory (directory, usual_directory (), "test-view");
   must (nbdedup_pool_create (directory, NULL));
   open_pool ();
-  run ("create",
-       json_pack ("{s:s, s:i, s:i}", "name", "v", "size", (int) VOLUME_BYTES,
-                  "block-size", 4096 << seed % 3));
+  create ("v");
+  create ("w");
   pthread_barrier_init (&victims_attach, NULL, NR_VICTIMS + 1);
   pthread_barrier_init (&victims_gone, NULL, NR_VICTIMS + 1);
-  for (i = 0; i < NR_CHAINS; ++i) {
+  for (i = 0; i < NR_ALL; ++i) {
     pthread_mutex_init (&chains[i].lock, NULL);
     chains[i].began = xcalloc (MAX_WRITES, sizeof (uint64_t));
     chains[i].answered = xcalloc (MAX_WRITES, sizeof (uint64_t));
@@ -385,7 +432,7 @@ main (void)
   check_end ();
   check_pool ();
   must (nbdedup_pool_close (pool));
-  for (i = 0; i < NR_CHAINS; ++i)
+  for (i = 0; i < NR_ALL; ++i)
     total += chains[i].nr;
   printf ("%u snapshots amid %u writes\n", nr, total);
   remove_directory (directory);
