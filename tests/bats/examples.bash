@@ -208,7 +208,7 @@ given ()
             image /backup/web1.qcow2 qcow2
             image /backup/web2.qcow2 qcow2 2 ;;
         nbdedup-init) : >/dev/disk/by-id/ata-EXAMPLE ;;
-        nbdedup-snapshot) pool golden && server ;;
+        nbdedup-snapshot) pool golden db-data db-log && server ;;
         nbdedup-stat) fleet ;;
         nbdedup-concepts)
             image /var/lib/libvirt/images/web1.qcow2 qcow2 ;;
