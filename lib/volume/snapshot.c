@@ -151,9 +151,10 @@ fold_before (struct nbdedup_pool *pool, const struct snapshots *sns)
   bool has_clients = false;
   size_t i;
 
-  for (i = 0; i < sns->nr; ++i) {
+  {
     WITH_LOCK (&vs->lock);
-    has_clients |= sns->p[i].v->nr_clients > 0;
+    for (i = 0; i < sns->nr; ++i)
+      has_clients |= sns->p[i].v->nr_clients > 0;
   }
   if (!has_clients)
     return 0;

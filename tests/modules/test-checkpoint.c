@@ -376,8 +376,8 @@ test_a_failed_sync_is_no_damage (void)
   end ();
 }
 
-/* Smaller txgs would not sync faster, so their limit must not follow syncs.  Only
- * tables that take longer than a fold may, under valgrind, make it smaller.
+/* Smaller txgs would not sync faster, so their limit must not follow syncs.
+ * Only tables that take longer than a fold may, under valgrind, make it smaller.
  */
 static void
 test_slow_syncs_leave_txgs_large (void)

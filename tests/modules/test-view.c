@@ -3,12 +3,12 @@
 /* A snapshot is the volume at one moment, and snapshots of two volumes are both
  * at the same one, while threads write.
  *
- * Several chains of writes run at once, most on volume v, the others on w.  Each chain is one write after the
- * other, from any of several threads and connections.  A write is 512 bytes
- * that have its number and chain.  A snapshot must have a prefix of each
- * chain, and there must be a moment that fits all chains: after the last
- * write that it has of each began, and before the first one that it lacks of
- * each was answered.
+ * Several chains of writes run at once, most on volume v, the others on w.
+ * Each chain is one write after the other, from any of several threads and
+ * connections.  A write is 512 bytes that have its number and chain.  A
+ * snapshot must have a prefix of each chain, and there must be a moment that
+ * fits all chains: after the last write that it has of each began, and before
+ * the first one that it lacks of each was answered.
  *
  * Meanwhile snapshots are cloned and destroyed, which merges layers below
  * the volume, and the volume is rebased; its content must not change.  Clones
