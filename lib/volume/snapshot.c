@@ -44,6 +44,7 @@ struct snapshots {
   struct snapshot *p;
   size_t nr;
   uint64_t time;
+  bool have_clients;
 };
 
 static int
@@ -147,16 +148,9 @@ snapshot_now (struct nbdedup_pool *pool, struct snapshots *sns)
 static int
 fold_before (struct nbdedup_pool *pool, const struct snapshots *sns)
 {
-  struct volumes *vs = pool->volumes;
-  bool has_clients = false;
   size_t i;
 
-  {
-    WITH_LOCK (&vs->lock);
-    for (i = 0; i < sns->nr; ++i)
-      has_clients |= sns->p[i].v->nr_clients > 0;
-  }
-  if (!has_clients)
+  if (!sns->have_clients)
     return 0;
   for (i = 0; i < sns->nr; ++i)
     if (writeback_drain (pool->writeback, sns->p[i].v) == -1)
@@ -202,6 +196,7 @@ prepare (struct snapshots *sns, size_t i, const char *name)
       (sn->s = snapshot_new (v, &sn->ms, v->layer)) == NULL)
     return -1;
   WITH_LOCK (&vs->lock);
+  sns->have_clients |= v->nr_clients > 0;
   return list_reserve (&v->snapshots, 1);
 }
 
