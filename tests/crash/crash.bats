@@ -33,3 +33,7 @@ rounds ()
 @test "the same, cut off by a loss of power" {
     ROUNDS="${LINEAGE_ROUNDS:-$(rounds 20)}" run_lineage --power
 }
+
+@test "snapshots of several volumes, cut off at each change, are all there or none" {
+    run_lineage --together
+}

@@ -30,6 +30,10 @@
  * some rounds to this process after it has closed the pool, when nothing may
  * be lost.
  *
+ * With --together there are no rounds: the power goes at the first change to a
+ * file that a snapshot of several volumes makes, then at the second, and so on.
+ * All the volumes have the snapshot then, or none.
+ *
  * A pool lives through 40 rounds; then the test makes another one.  SEED and
  * ROUNDS come from the environment; SEED repeats the operations, not the
  * moments.
@@ -705,15 +709,119 @@ run_round (void)
   verify_pool (ops, mixture, told, len, readonly, &rng);
 }
 
+/*----------------------------------------------------------------------
+ * Snapshots of several volumes
+ */
+
+#define TOGETHER 3u
+
+/* The child.  It ends with status 0 if it has made all changes. */
+static _Noreturn void
+snapshot_together (unsigned cut)
+{
+  json_t *names = json_array ();
+  unsigned i;
+
+  prctl (PR_SET_PDEATHSIG, SIGKILL);
+  powercut_begin (undo_path, pool_path);
+  if (open_pool () == -1)
+    give_up (nbdedup_error ());
+  for (i = 0; i < TOGETHER; ++i)
+    json_array_append_new (names, json_sprintf ("v%u@s%u", i, cut));
+  powercut_after (undo_path, cut, false);
+  if (engine_call (pool, "snapshot", json_pack ("{s:o}", "names", names)) ==
+      NULL)
+    give_up (nbdedup_error ());
+  _exit (EXIT_SUCCESS);
+}
+
+/* How many volumes have the snapshot? */
+static unsigned
+count_snapshots (unsigned cut)
+{
+  json_t *list = engine_call (pool, "list", NULL), *v, *s;
+  unsigned nr = 0;
+  char name[24];
+  size_t i, j;
+
+  snprintf (name, sizeof name, "s%u", cut);
+  json_array_foreach (json_object_get (list, "volumes"), i, v) {
+    json_array_foreach (json_object_get (v, "snapshots"), j, s)
+      nr += strcmp (json_string_value (json_object_get (s, "name")), name) == 0;
+  }
+  json_decref (list);
+  return nr;
+}
+
+static void
+make_volumes (void)
+{
+  struct op op = { .kind = OP_CREATE, .block_size = 4096, .size = 1 << 20 };
+  unsigned i;
+
+  nbdedup_settings_init (&settings);
+  if (open_pool () == -1)
+    give_up (nbdedup_error ());
+  for (i = 0; i < TOGETHER; ++i) {
+    snprintf (op.name, sizeof op.name, "v%u", i);
+    if (engine_apply (pool, &lineage, &op) == -1)
+      give_up (nbdedup_error ());
+  }
+  if (nbdedup_pool_close (pool) == -1)
+    give_up (nbdedup_error ());
+}
+
+static void
+cut_each_change (void)
+{
+  struct rng rng = rng_make (seed, 0);
+  unsigned cut = 0, found, nr_all = 0;
+  int status;
+  pid_t pid;
+
+  make_pool (&rng);
+  make_volumes ();
+  do {
+    alarm (300);
+    fflush (stdout);
+    pid = fork ();
+    if (pid == -1)
+      give_up (strerror (errno));
+    if (pid == 0)
+      snapshot_together (cut + 1);
+    if (waitpid (pid, &status, 0) == -1)
+      give_up (strerror (errno));
+    if (WIFSIGNALED (status) ? WTERMSIG (status) != SIGKILL
+                             : WEXITSTATUS (status) != 0)
+      give_up ("the child failed");
+    powercut_undo (undo_path, pool_path, &rng);
+    if (open_pool () == -1)
+      give_up (nbdedup_error ());
+    found = count_snapshots (++cut);
+    if (found > 0 && found < TOGETHER)
+      give_up ("some of the volumes have the snapshot, others have not");
+    if (found == 0 && WIFEXITED (status))
+      give_up ("snapshots that were reported as taken are not there");
+    nr_all += found > 0;
+    check ();
+    if (nbdedup_pool_close (pool) == -1)
+      give_up (nbdedup_error ());
+  } while (WIFSIGNALED (status));
+  if (nr_all == cut)
+    give_up ("no cut came before the snapshots");
+  printf ("%u cuts, %u of them after the snapshots\n", cut - 1, nr_all - 1);
+}
+
 int
 main (int argc, char **argv)
 {
   uint64_t rounds = number_from_environment ("ROUNDS", 20);
+  bool together = argc == 3 && strcmp (argv[1], "--together") == 0;
 
-  power = argc == 3 && strcmp (argv[1], "--power") == 0;
+  power = together || (argc == 3 && strcmp (argv[1], "--power") == 0);
   if (argc != 2 + power) {
     fprintf (stderr,
-             "usage: ROUNDS=N SEED=S lineage-crash [--power] "
+             "usage: ROUNDS=N SEED=S lineage-crash [--power | --together] "
              "DIRECTORY\n");
     return 2;
   }
@@ -728,6 +836,10 @@ main (int argc, char **argv)
   seed = seed_from_environment ();
   printf ("SEED=%" PRIu64 "\n", seed);
   signal (SIGALRM, too_long);
+  if (together) {
+    cut_each_change ();
+    return 0;
+  }
   for (round_nr = 0; round_nr < rounds; ++round_nr)
     run_round ();
   printf ("%u rounds, %u commands in flight, %u of them had happened; "

@@ -245,7 +245,8 @@ engine_apply (struct nbdedup_pool *pool, struct lineage *l, const struct op *op)
     return apply_data (pool, l, op);
   case OP_SNAPSHOT:
     result = engine_call (pool, "snapshot",
-                          json_pack ("{s:s}", "name", op->name));
+                          json_pack ("{s:[s, s*]}", "names", op->name,
+                                     op->other[0] ? op->other : NULL));
     break;
   case OP_CLONE:
     result = run_clone (pool, op);

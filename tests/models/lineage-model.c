@@ -291,17 +291,23 @@ apply_resize (struct node *node, uint64_t size)
   node->data = data;
 }
 
+/* Of "vol@snap", whether or not there is this snapshot. */
+static struct node *
+volume_of (struct lineage *l, const char *name)
+{
+  char volume[48];
+
+  snprintf (volume, sizeof volume, "%.*s", (int) strcspn (name, "@"), name);
+  return lineage_find (l, volume);
+}
+
 static void
 apply_snapshot (struct lineage *l, const char *name)
 {
-  const char *at = strchr (name, '@');
-  char volume_name[48];
-  struct node *volume, *snap;
+  struct node *volume = volume_of (l, name), *snap;
 
-  snprintf (volume_name, sizeof volume_name, "%.*s", (int) (at - name), name);
-  volume = lineage_find (l, volume_name);
   forget_versions (volume); /* a snapshot is a flush, too */
-  snap = node_add_like (l, NODE_SNAPSHOT, at + 1, volume);
+  snap = node_add_like (l, NODE_SNAPSHOT, strchr (name, '@') + 1, volume);
   snap->volume = volume;
   set_line (snap, NULL, volume);
   snap->parent = volume->parent;
@@ -412,6 +418,8 @@ lineage_apply (struct lineage *l, const struct op *op)
     break;
   case OP_SNAPSHOT:
     apply_snapshot (l, op->name);
+    if (op->other[0])
+      apply_snapshot (l, op->other);
     break;
   case OP_CLONE:
     for (i = 0; i < (op->count ? op->count : 1); ++i) {
@@ -532,12 +540,14 @@ expect_destroy (struct lineage *l, const struct op *op, const struct node *node)
 static enum expect
 expect_snapshot (struct lineage *l, const struct op *op)
 {
-  char name[48];
+  const struct node *volume = volume_of (l, op->name);
 
-  snprintf (name, sizeof name, "%s", op->name);
-  name[strcspn (name, "@")] = '\0';
-  return lineage_find (l, name) && !lineage_find (l, op->name) ? EXPECT_OK
-                                                               : EXPECT_FAIL;
+  if (volume == NULL || lineage_find (l, op->name))
+    return EXPECT_FAIL;
+  if (op->other[0] &&
+      (volume_of (l, op->other) == volume || lineage_find (l, op->other)))
+    return EXPECT_FAIL;
+  return EXPECT_OK;
 }
 
 enum expect

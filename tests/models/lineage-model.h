@@ -105,7 +105,8 @@ enum op_kind {
 
 struct op {
   enum op_kind kind;
-  char name[48], other[48]; /* "vol" or "vol@snap" */
+  char name[48], other[48]; /* "vol" or "vol@snap"; of OP_SNAPSHOT: one more
+                               of the same moment, or "" */
   uint64_t offset, len, size;
   uint32_t block_size;
   uint8_t *data;         /* of a write; owned */

@@ -64,6 +64,10 @@ op_describe (const struct op *op, char *buf, size_t len)
     else
       snprintf (buf, len, " %s", op->other);
     break;
+  case OP_SNAPSHOT:
+    if (op->other[0])
+      snprintf (buf, len, " %s", op->other);
+    break;
   case OP_ROLLBACK:
   case OP_DESTROY:
     snprintf (buf, len, "%s%s%s", op->recursive ? " -r" : "",
@@ -200,6 +204,11 @@ random_snapshot (struct lineage *l, struct rng *rng, struct op *op)
     return false;
   snprintf (op->name, sizeof op->name, "%.23s@s%u", node->name,
             (unsigned) rng_below (rng, 12));
+  if (rng_percent (rng, 40)) {
+    node = pick (l, rng, NODE_VOLUME); /* the same one is refused */
+    snprintf (op->other, sizeof op->other, "%.23s@s%u", node->name,
+              (unsigned) rng_below (rng, 12));
+  }
   return true;
 }
 

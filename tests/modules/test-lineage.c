@@ -150,14 +150,23 @@ check_own_bytes (const char *name)
 }
 
 static void
+check_volume_of (const char *snapshot)
+{
+  char name[64];
+
+  snprintf (name, sizeof name, "%.*s", (int) strcspn (snapshot, "@"), snapshot);
+  check_own_bytes (name);
+}
+
+static void
 after (const struct op *op)
 {
   char name[64];
 
   if (op->kind == OP_SNAPSHOT) {
-    snprintf (name, sizeof name, "%s", op->name);
-    name[strcspn (name, "@")] = '\0';
-    check_own_bytes (name);
+    check_volume_of (op->name);
+    if (op->other[0])
+      check_volume_of (op->other);
   }
   else if (op->kind == OP_CLONE) {
     snprintf (name, sizeof name, "%.47s", op->other);
@@ -166,11 +175,8 @@ after (const struct op *op)
                 op->start + op->count - 1);
     check_own_bytes (name);
   }
-  else if (op->kind == OP_ROLLBACK) {
-    snprintf (name, sizeof name, "%s", op->name);
-    name[strcspn (name, "@")] = '\0';
-    check_own_bytes (name);
-  }
+  else if (op->kind == OP_ROLLBACK)
+    check_volume_of (op->name);
   else if (op->kind == OP_DESTROY && op->wait &&
            pool_figure ("freeing_bytes") != 0)
     die ("freeing_bytes is not 0 after destroy --wait");
