@@ -159,6 +159,9 @@ cut (struct txg *t, struct requests *taken, struct meta_state *state)
   TAILQ_INIT (taken);
   TAILQ_CONCAT (taken, &t->requests, link);
   take_notes (t, taken);
+  t->gives_back = t->gives_back || t->give_back;
+  t->expels_readers = t->expels_readers || t->urgent;
+  t->give_back = t->urgent = false;
   t->kicked = false;
   *state = t->state;
   /* Of a change that failed while it was inside, only a part is here: records
@@ -714,25 +717,21 @@ run_fold (struct txg *t, struct requests *taken, const struct meta_state *state)
   return r;
 }
 
-/* Free room that nothing needs, if that is wanted.  A frozen reader that has
- * gone can leave the WAL too large.  One that is there, a check or a drift,
- * reads on unless clients need the room: a later fold frees it.
+/* A frozen reader that has gone can leave the WAL too large.  One that is there
+ * (a check, a drift) reads on unless clients need the room: it is freed later.
+ * Most of the checkpoint comes before the room's lock, which writers take.
  */
-static void
-give_back (struct txg *t)
+void
+txg_give_back (struct txg *t)
 {
-  const bool too_large = txg_wal_is_too_large (t);
   const bool is_frozen = meta_is_frozen (t->parts.meta);
 
-  {
-    WITH_LOCK (&t->lock);
-    if ((!t->give_back && !too_large) || (is_frozen && !t->urgent))
-      return;
-    t->expels_readers = t->urgent;
-    t->give_back = t->urgent = false;
-  }
+  if ((!t->gives_back && !txg_wal_is_too_large (t)) ||
+      (is_frozen && !t->expels_readers))
+    return;
+  meta_copy_wal (t->parts.meta);
   room_give_back (t->room);
-  t->expels_readers = false;
+  t->gives_back = t->expels_readers = false;
 }
 
 int
@@ -756,7 +755,7 @@ txg_fold (struct txg *t)
     t->kicked = t->more = false;
   }
   if (r == 0)
-    give_back (t);
+    txg_give_back (t);
   finish_requests (t, &taken, r);
   assert (TAILQ_EMPTY (&taken));
   if (r == 0 && t->has_thread && t->parts.folded)

@@ -57,7 +57,8 @@ struct txg {
   struct fold_times times;  /* the same */
   uint64_t tables_ms;       /* the same; of the last fold's changes */
   unsigned background_rows; /* the same; that a fold may work on */
-  bool expels_readers;      /* the same; to give back room at once */
+  bool gives_back;          /* the same; room, when the fold has ended */
+  bool expels_readers;      /* the same; to do so at once */
   pthread_t thread;
   bool has_thread;
 
@@ -74,7 +75,7 @@ struct txg {
   atomic_uint_fast64_t cut_ms;      /* when that was */
   atomic_uint_fast64_t expected_ms; /* of this fold */
   atomic_uint_fast64_t rate;        /* pages a second that folds write */
-  bool give_back;                   /* room that nothing needs */
+  bool give_back;                   /* after the next cut's fold: room */
   bool urgent;                      /* ... and frozen readers give way */
   atomic_uint_fast64_t new_bytes;   /* of the open txg's new records */
   atomic_uint_fast64_t new_bytes_max; /* then a fold is due */
@@ -121,6 +122,10 @@ DEFINE_WITH_CONSISTENT (txg)
  * thread, or before it runs.  -1: the txg has failed.
  */
 extern int txg_fold (struct txg *t);
+/* In the folding thread, after a fold or when nothing is to be done: free room
+ * that nothing needs, if that is wanted.
+ */
+extern void txg_give_back (struct txg *t);
 
 /* In txg-pace.c, by any thread: wait while a fold runs, if the open txg would
  * be full before it ends, or too much of the budget is in use; and let the open

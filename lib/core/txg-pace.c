@@ -119,7 +119,7 @@ txg_note_fold (struct txg *t, uint64_t pages, uint64_t ms)
 void
 txg_stretch (struct txg *t)
 {
-  const uint64_t age = clock_ms () - t->cut_ms;
+  const uint64_t cut = t->cut_ms, age = clock_ms () - cut;
 
   if (t->folding && age > STRETCH_AFTER_MS)
     room_stretch (t->room,
@@ -129,13 +129,14 @@ txg_stretch (struct txg *t)
 void
 txg_pace (struct txg *t, size_t bytes)
 {
-  uint64_t us = pause_us (bytes, t->budget), ms, pages, limit;
+  const uint64_t us = pause_us (bytes, t->budget), cut = t->cut_ms;
+  uint64_t ms, pages, limit;
 
   if (!t->folding || t->stop)
     return;
   txg_stretch (t);
   pages = room_open_pages (t->room, &limit);
-  ms = txg_pause_ms (t->expected_ms, clock_ms () - t->cut_ms, pages, limit);
+  ms = txg_pause_ms (t->expected_ms, clock_ms () - cut, pages, limit);
   if (ms < us / 1000)
     ms = us / 1000;
   if (ms == 0) {

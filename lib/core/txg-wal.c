@@ -86,8 +86,7 @@ void
 txg_postpone_merges (struct txg *t)
 {
   t->merge_after_ms = clock_ms () + MERGE_RETRY_MS;
-  WITH_LOCK (&t->lock);
-  t->give_back = true;
+  t->gives_back = true;
 }
 
 /* The promise is far more than a fold writes, so it says nothing about the room

@@ -521,13 +521,12 @@ vacuum (struct txg *t)
 
   meta_get_pages (t->parts.meta, &p);
   if (p.unused < VACUUM_MIN_UNUSED || p.unused < VACUUM_TIMES * p.used ||
-      p.used > VACUUM_MAX_USED || now < t->vacuum_after_ms ||
-      txg_check (t) == -1)
+      p.used > VACUUM_MAX_USED || now < t->vacuum_after_ms)
     return;
   r = meta_vacuum (t->parts.meta);
   if (r == 1) {
     txg_keep_room (t);
-    room_give_back (t->room);
+    t->gives_back = true;
   }
   if (r != -1) /* a frozen reader ends soon */
     return;
@@ -579,10 +578,12 @@ folding_thread (void *arg)
       idle = TAILQ_EMPTY (&t->requests) && !t->kicked && !t->more &&
         txg_pending_bytes (t) == 0 && !fold_index_is_merging (&t->merges);
     }
-    if (idle)
-      vacuum (t);
-    else
+    if (!idle)
       txg_fold (t);
+    else if (txg_check (t) == 0) {
+      vacuum (t);
+      txg_give_back (t);
+    }
   }
 }
 
