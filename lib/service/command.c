@@ -378,7 +378,10 @@ need_names (const struct call *c, json_t **names)
   json_t *one = json_object_get (c->args, "name"), *name;
   size_t i;
 
-  *names = json_incref (json_object_get (c->args, "names"));
+  *names = json_object_get (c->args, "names");
+  if (*names && one) /* the history would tell of both */
+    return nbdedup_fail (EINVAL, "name and names: give one of the two");
+  json_incref (*names);
   if (*names == NULL && one) {
     *names = json_pack ("[O]", one);
     if (*names == NULL)

@@ -258,6 +258,9 @@ test_bad_requests (void)
     "{\"args\":{}}",
     "{\"command\":\"create\",\"args\":{\"name\":\"x\"}}",
     "{\"command\":\"list\",\"command\":\"list\"}",
+    "{\"command\":\"snapshot\",\"args\":{\"names\":[]}}",
+    "{\"command\":\"snapshot\",\"args\":"
+    "{\"name\":\"vol@a\",\"names\":[\"vol@b\"]}}",
   };
   char *big = xcalloc (1, CONTROL_PAYLOAD_MAX);
   struct control_frame f;
