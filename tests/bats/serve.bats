@@ -385,7 +385,7 @@ pool, seconds, alive = sys.argv[1], float(sys.argv[2]), sys.argv[3] == "alive"
 child = os.fork()
 if child == 0:
     if alive:
-        time.sleep(30)
+        time.sleep(60)
     os._exit(0)
 fd = os.open(pool + "/lock", os.O_RDWR | os.O_CREAT)
 os.ftruncate(fd, 0)
@@ -393,7 +393,9 @@ os.write(fd, b"server %d nbdkit\n" % child)
 for byte in 0, 1:
     fcntl.fcntl(fd, 37, struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, byte, 1, 0))
 open(pool + "/../held", "w").close()
-time.sleep(seconds)
+end = time.monotonic() + seconds
+while time.monotonic() < end and not os.path.exists(pool + "/../release"):
+    time.sleep(0.05)
 os.kill(child, 9)
 os.waitpid(child, 0)' "$@" 3>&- 4>&- &
     holder=$!
@@ -409,8 +411,9 @@ os.waitpid(child, 0)' "$@" 3>&- 4>&- &
     wait "$holder"
     stop
     rm "$pool/../held"
-    hold_lock_as_zombie "$pool" 3 alive
-    run ! nbdkit -f -U "$BATS_TEST_TMPDIR/s" "$plugin" "pool=$pool"
+    hold_lock_as_zombie "$pool" 30 alive
+    run ! timeout 60 nbdkit -f -U "$BATS_TEST_TMPDIR/s" "$plugin" "pool=$pool"
+    touch "$pool/../release"
     [[ $output == *"in use by nbdkit"* ]] || fail "$output"
     wait "$holder"
 }

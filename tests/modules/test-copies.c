@@ -206,6 +206,7 @@ test_gone_before_it_is_copied (void)
 {
   struct job fold, copy;
   uint64_t addr;
+  unsigned before;
 
   start_copying ("2:1");
   addr = address_of (0);
@@ -213,8 +214,12 @@ test_gone_before_it_is_copied (void)
   must (writeback_drain (pool->writeback, NULL));
   txg_enter (pool->txg, 0, 0);
   job_start (&fold, do_fold, 0); /* its cut waits for this txg */
-  poll (NULL, 0, A_WHILE_MS);
+  while (!txg_is_cutting (pool->txg))
+    poll (NULL, 0, 1);
+  before = reads_records;
   job_start (&copy, do_copy, addr); /* the copier waits for the cut */
+  while (reads_records == before)
+    poll (NULL, 0, 1);
   poll (NULL, 0, A_WHILE_MS);
   expect (!fold.done && !copy.done);
   txg_leave (pool->txg);

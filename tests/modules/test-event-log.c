@@ -154,14 +154,20 @@ static void
 test_deaf (void)
 {
   const unsigned nr = 3000;
-  unsigned i;
+  unsigned i, ms;
 
   start_server ();
   wait_for ("event=opened", 1);
   is_deaf = true;
-  for (i = 0; i < nr; ++i)
+  for (i = 0; i < nr; ++i) {
     events_post (pool->events, NBDEDUP_LOG_INFO, event_new ("room", NULL),
                  "room %u", i);
+    /* Then nothing takes the others before all are posted. */
+    for (ms = 0; i == 0 && nr_inside == 0; ++ms) {
+      expect (ms < GIVE_UP_MS);
+      poll (NULL, 0, 1);
+    }
+  }
   errno = ENOSPC;
   watch_refused (pool);
   expect (errno == ENOSPC);
@@ -231,6 +237,9 @@ take_long (void)
 static void
 test_slow_fold (void)
 {
+  char text[20];
+  unsigned i, nr = 0;
+
   start_server ();
   write_block (9, 300);
   settle ();
@@ -239,7 +248,11 @@ test_slow_fold (void)
   write_block (9, 301);
   settle ();
   wait_for ("event=slow-fold", 1);
-  expect (nr_with ("seconds=3.") == 1);
+  for (i = 3; i < 10; ++i) { /* 3.1, and what else the fold took */
+    snprintf (text, sizeof text, " seconds=%u.", i);
+    nr += nr_with (text);
+  }
+  expect (nr == 1);
   /* Not again so soon. */
   at_sync_of_records = take_long;
   write_block (9, 302);

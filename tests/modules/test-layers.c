@@ -370,6 +370,13 @@ destroy_first (uint64_t arg)
   run ("destroy", json_pack ("{s:s, s:b}", "name", "v@a", "wait", 1));
 }
 
+static bool
+is_merging (const struct layer *below, const struct layer *child)
+{
+  WITH_LOCK (&pool->volumes->lock);
+  return below->merging == child;
+}
+
 /* A merge trims what the child does not show, and then lets the child show all.
  * It must wait for readers that read the layer's row before the trim, because
  * they would find what was cut off.  None of these records dies, so that no
@@ -397,10 +404,13 @@ test_a_reader_during_a_merge (void)
   below = child->parent;
   ticket = quiesce_enter (&pool->quiesce);
   job_start (&job, destroy_first, 0);
+  while (!is_merging (below, child))
+    poll (NULL, 0, 1);
   poll (NULL, 0, A_WHILE_MS);
+  expect (is_merging (below, child));
   {
     WITH_LOCK (&pool->volumes->lock);
-    expect (below->merging == child && child->overlap == SHRUNK);
+    expect (child->overlap == SHRUNK);
   }
   quiesce_leave (&pool->quiesce, ticket);
   job_end (&job);

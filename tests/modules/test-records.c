@@ -109,6 +109,8 @@ test_nobody_attaches_while_the_domain_is_set (void)
   nbdedup_volume_close (handle);
   txg_enter (pool->txg, 0, 0); /* so "set" can look, but not go on */
   job_start (&set, do_set_domain, 0);
+  while (!txg_is_cutting (pool->txg))
+    poll (NULL, 0, 1);
   poll (NULL, 0, A_WHILE_MS);
   expect (!set.done);
   expect (nbdedup_volume_open (pool, "v", 0, -1, NULL) == NULL);

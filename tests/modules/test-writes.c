@@ -489,6 +489,7 @@ test_half_of_the_workers_in_the_background (void)
   settle ();
 
   wait_until_busy (0);
+  pool->writeback->sleeps = 0; /* as if no worker had waited for another */
   stall ();
   write_blocks (0, QUARTER + 1, 10000);
   wait_until_busy (1);
