@@ -71,6 +71,18 @@ take_notes (struct txg *t, struct requests *taken)
   TAILQ_INSERT_TAIL (taken, &t->notes, link);
 }
 
+/* A fold that runs already would take the room of the open txg for needed. */
+static void
+note_room (struct txg *t, const struct requests *taken)
+{
+  const struct request *q;
+
+  TAILQ_FOREACH (q, taken, link) {
+    t->gives_back = t->gives_back || q->gives_back;
+    t->expels_readers = t->expels_readers || q->expels_readers;
+  }
+}
+
 static int
 put_events (void *arg, struct meta_conn *c, struct meta_state *state)
 {
@@ -159,9 +171,7 @@ cut (struct txg *t, struct requests *taken, struct meta_state *state)
   TAILQ_INIT (taken);
   TAILQ_CONCAT (taken, &t->requests, link);
   take_notes (t, taken);
-  t->gives_back = t->gives_back || t->give_back;
-  t->expels_readers = t->expels_readers || t->urgent;
-  t->give_back = t->urgent = false;
+  note_room (t, taken);
   t->kicked = false;
   *state = t->state;
   /* Of a change that failed while it was inside, only a part is here: records

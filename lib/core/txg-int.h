@@ -30,6 +30,8 @@ struct request {
   void *arg;
   uint64_t pages;          /* that 'fn' changes at most */
   struct txg_event *event; /* not owned; NULL: none */
+  bool gives_back;         /* after its fold: room that nothing needs */
+  bool expels_readers;     /* ... and frozen readers give way */
   bool finished;
   int result, err;
   char text[512];
@@ -57,8 +59,8 @@ struct txg {
   struct fold_times times;  /* the same */
   uint64_t tables_ms;       /* the same; of the last fold's changes */
   unsigned background_rows; /* the same; that a fold may work on */
-  bool gives_back;          /* the same; room, when the fold has ended */
-  bool expels_readers;      /* the same; to do so at once */
+  bool gives_back;          /* the same; as the requests of this fold, or of */
+  bool expels_readers;      /* earlier ones that a frozen reader hindered */
   pthread_t thread;
   bool has_thread;
 
@@ -75,8 +77,6 @@ struct txg {
   atomic_uint_fast64_t cut_ms;      /* when that was */
   atomic_uint_fast64_t expected_ms; /* of this fold */
   atomic_uint_fast64_t rate;        /* pages a second that folds write */
-  bool give_back;                   /* after the next cut's fold: room */
-  bool urgent;                      /* ... and frozen readers give way */
   atomic_uint_fast64_t new_bytes;   /* of the open txg's new records */
   atomic_uint_fast64_t new_bytes_max; /* then a fold is due */
   atomic_uint_fast64_t all_new_bytes; /* of all txgs */

@@ -588,33 +588,30 @@ folding_thread (void *arg)
 }
 
 static int
-run (struct txg *t, uint64_t pages,
-     int (*fn) (void *arg, struct meta_conn *c, struct meta_state *state),
-     void (*done) (void *arg), void *arg)
+run (struct txg *t, struct request *q)
 {
-  struct request q = { .fn = fn, .done = done, .arg = arg, .pages = pages };
-
-  if (fn && thread_event && !thread_event->taken)
-    q.event = thread_event;
-  assert (pages == 0 || fn != NULL);
+  if (q->fn && thread_event && !thread_event->taken)
+    q->event = thread_event;
+  assert (q->pages == 0 || q->fn != NULL);
   if (t->parts.readonly)
-    return fn == NULL ? 0 : nbdedup_fail (EROFS, "the pool is open read-only");
+    return q->fn == NULL ? 0
+                         : nbdedup_fail (EROFS, "the pool is open read-only");
   {
     WITH_LOCK (&t->lock);
     WITH_CONSISTENT (txg, t);
-    TAILQ_INSERT_TAIL (&t->requests, &q, link);
+    TAILQ_INSERT_TAIL (&t->requests, q, link);
     pthread_cond_signal (&t->wake);
     if (t->has_thread)
-      while (!q.finished)
+      while (!q->finished)
         lock_wait (&t->lock, &t->folded);
   }
-  if (!q.finished)
+  if (!q->finished)
     txg_fold (t); /* before txg_start: in this thread */
-  assert (q.finished);
-  if (q.result == -1)
-    return nbdedup_fail (q.err, "%s", q.text);
-  if (q.event)
-    q.event->taken = true;
+  assert (q->finished);
+  if (q->result == -1)
+    return nbdedup_fail (q->err, "%s", q->text);
+  if (q->event)
+    q->event->taken = true;
   return 0;
 }
 
@@ -629,7 +626,9 @@ txg_run (struct txg *t,
          int (*fn) (void *arg, struct meta_conn *c, struct meta_state *state),
          void (*done) (void *arg), void *arg)
 {
-  return run (t, 0, fn, done, arg);
+  struct request q = { .fn = fn, .done = done, .arg = arg };
+
+  return run (t, &q);
 }
 
 /* What records have left may still have to be given back. */
@@ -649,10 +648,12 @@ txg_run_large (struct txg *t, uint64_t pages,
                           struct meta_state *state),
                void (*done) (void *arg), void *arg)
 {
+  struct request q = { .fn = fn, .done = done, .arg = arg, .pages = pages };
+
   if (room_check (t->room, pages) == -1 &&
       (!finds_room (t) || room_check (t->room, pages) == -1))
     return -1;
-  return run (t, pages, fn, done, arg);
+  return run (t, &q);
 }
 
 int
@@ -707,7 +708,7 @@ txg_hold_moves (struct txg *t)
   struct moves *m = t->parts.moves;
 
   moves_hold (m);
-  if (!m->under_way || run (t, 0, NULL, NULL, NULL) == 0)
+  if (!m->under_way || txg_run (t, NULL, NULL, NULL) == 0)
     return 0;
   moves_release (m);
   return -1;
@@ -752,12 +753,9 @@ txg_lend_room (struct txg *t, void (*fn) (void *arg), void *arg)
 int
 txg_make_room (struct txg *t, bool urgent)
 {
-  {
-    WITH_LOCK (&t->lock);
-    t->give_back = true;
-    t->urgent = t->urgent || urgent;
-  }
-  if (txg_run (t, NULL, NULL, NULL) == -1)
+  struct request q = { .gives_back = true, .expels_readers = urgent };
+
+  if (run (t, &q) == -1)
     return -1;
   space_settle (t->parts.space);
   return 0;

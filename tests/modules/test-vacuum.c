@@ -7,7 +7,6 @@
 #include <config.h>
 
 #include <poll.h>
-#include <stdatomic.h>
 #include <sys/stat.h>
 
 #include "base/cleanup.h"
@@ -120,27 +119,6 @@ test_room_waits_for_a_frozen_reader (void)
   end ();
 }
 
-static atomic_bool fold_is_held, let_fold_go;
-
-static int
-hold_fold (void *arg, struct meta_conn *c, struct meta_state *state)
-{
-  (void) arg;
-  (void) c;
-  (void) state;
-  fold_is_held = true;
-  while (!let_fold_go)
-    poll (NULL, 0, 1);
-  return 0;
-}
-
-static void
-do_held_fold (uint64_t arg)
-{
-  (void) arg;
-  must (txg_run (pool->txg, hold_fold, NULL, NULL));
-}
-
 static void
 make_room (uint64_t arg)
 {
@@ -168,17 +146,13 @@ test_room_comes_after_the_open_txg (void)
 
   start_sparse ();
   must (txg_make_room (pool->txg, true));
-  fold_is_held = let_fold_go = false;
-  job_start (&fold, do_held_fold, 0);
-  while (!fold_is_held)
-    poll (NULL, 0, 1);
+  fold_hold (&fold);
   write_blocks (NR_KEPT, NR_BLOCKS - NR_KEPT, 5000);
   must (writeback_drain (pool->writeback, NULL));
   job_start (&room, make_room, 0);
   while (!has_requests ())
     poll (NULL, 0, 1);
-  let_fold_go = true;
-  job_end (&fold);
+  fold_release (&fold);
   job_end (&room);
   meta_get_pages (pool->meta, &p);
   expect (p.wal_allocated <= room_kept_wal_pages (p.used, 1));

@@ -544,27 +544,6 @@ test_workers_yield_in_the_background (void)
   end ();
 }
 
-static atomic_bool fold_is_held, let_fold_go;
-
-static int
-hold_fold (void *arg, struct meta_conn *c, struct meta_state *state)
-{
-  (void) arg;
-  (void) c;
-  (void) state;
-  fold_is_held = true;
-  while (!let_fold_go)
-    poll (NULL, 0, 1);
-  return 0;
-}
-
-static void
-do_held_fold (uint64_t arg)
-{
-  (void) arg;
-  must (txg_run (pool->txg, hold_fold, NULL, NULL));
-}
-
 /* The open txg is full when the fold is expected to end, not long before. */
 static void
 test_pauses_last_until_the_fold_ends (void)
@@ -665,10 +644,7 @@ test_writers_pause_before_the_limit (void)
   struct job fold;
 
   start (1);
-  fold_is_held = let_fold_go = false;
-  job_start (&fold, do_held_fold, 0);
-  while (!fold_is_held)
-    poll (NULL, 0, 1);
+  fold_hold (&fold);
   room_set_limit (pool->txg->room, limit);
   txg_enter (pool->txg, 0, limit - 1);
   room_return (pool->txg->room, limit - 1, NULL);
@@ -677,8 +653,7 @@ test_writers_pause_before_the_limit (void)
   pool->txg->expected_ms = start_ms - pool->txg->cut_ms + 200;
   txg_throttle (pool->txg);
   expect (clock_ms () - start_ms >= 50);
-  let_fold_go = true;
-  job_end (&fold);
+  fold_release (&fold);
   end ();
 }
 
@@ -714,10 +689,7 @@ test_a_long_fold_lets_writers_go_on (void)
   unsigned i, ms;
 
   start (1);
-  fold_is_held = let_fold_go = false;
-  job_start (&fold, do_held_fold, 0);
-  while (!fold_is_held)
-    poll (NULL, 0, 1);
+  fold_hold (&fold);
   room_set_limit (pool->txg->room, 1);
   pool->txg->rate = 10000;
   for (i = 0; i < 3; ++i) {
@@ -729,8 +701,7 @@ test_a_long_fold_lets_writers_go_on (void)
       die ("the writer waits for the fold");
     job_end (&flush);
   }
-  let_fold_go = true;
-  job_end (&fold);
+  fold_release (&fold);
   for (i = 0; i < 3; ++i)
     expect_content (i, 1 + i);
   end ();

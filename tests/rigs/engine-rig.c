@@ -339,6 +339,43 @@ do_fold (uint64_t arg)
   must (txg_run (pool->txg, NULL, NULL, NULL));
 }
 
+static atomic_bool fold_is_held, let_fold_go;
+
+static int
+wait_in_fold (void *arg, struct meta_conn *c, struct meta_state *state)
+{
+  (void) arg;
+  (void) c;
+  (void) state;
+  fold_is_held = true;
+  while (!let_fold_go)
+    poll (NULL, 0, 1);
+  return 0;
+}
+
+static void
+do_held_fold (uint64_t arg)
+{
+  (void) arg;
+  must (txg_run (pool->txg, wait_in_fold, NULL, NULL));
+}
+
+void
+fold_hold (struct job *fold)
+{
+  fold_is_held = let_fold_go = false;
+  job_start (fold, do_held_fold, 0);
+  while (!fold_is_held)
+    poll (NULL, 0, 1);
+}
+
+void
+fold_release (struct job *fold)
+{
+  let_fold_go = true;
+  job_end (fold);
+}
+
 struct meta_conn *readers[NR_READERS];
 
 void

@@ -119,6 +119,9 @@ extern void job_start (struct job *j, void (*fn) (uint64_t), uint64_t arg);
 extern void job_end (struct job *j);
 extern void do_flush (uint64_t arg);
 extern void do_fold (uint64_t arg);
+/* A fold begins, and stays in its transaction until it is released. */
+extern void fold_hold (struct job *fold);
+extern void fold_release (struct job *fold);
 
 /* Lookups in pool.db wait while the test holds these. */
 extern struct meta_conn *readers[NR_READERS];
