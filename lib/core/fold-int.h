@@ -7,6 +7,9 @@
 #ifndef NBDEDUP_FOLD_INT_H
 #define NBDEDUP_FOLD_INT_H
 
+#include <pthread.h>
+#include <stdatomic.h>
+
 #include "core/fold-index.h"
 #include "core/fold.h"
 
@@ -31,6 +34,16 @@ struct move_ref {
   enum { MOVE_UNKNOWN, MOVE_IS_THERE, MOVE_IS_GONE } state;
 };
 
+/* Threads that read ahead; fold-ahead.c. */
+struct fold_ahead {
+  atomic_bool stop;
+  atomic_size_t next;  /* row to read; leaves come first, then changes */
+  size_t rows;         /* that the fold has read */
+  uint64_t was_read;   /* bytes from the disk, when it last looked */
+  unsigned nr_threads; /* that run */
+  pthread_t threads[META_READERS_AHEAD];
+};
+
 struct fold {
   const struct txg_parts *parts;
   struct room *room; /* not owned */
@@ -49,6 +62,8 @@ struct fold {
   unsigned move_rows;         /* leaves that moves may change; 0: no moves */
   bool moves_end;             /* they end with this fold */
   struct move_ref *move_refs; /* one for each move */
+
+  struct fold_ahead ahead;
 
   /* Made again by each fold_write_tables. */
   struct addrs displaced;   /* lost one reference each */

@@ -17,6 +17,7 @@
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "core/fold-ahead.h"
 #include "core/fold-group.h"
 #include "core/fold-index.h"
 #include "core/fold-int.h"
@@ -545,8 +546,11 @@ fold_all (struct fold *f, struct meta_conn *c, bool copies)
   p.group = group_new ();
   if (p.group == NULL)
     return -1;
-  while (r == 0 && next_addr (f, &at) != UINT64_MAX)
+  while (r == 0 && next_addr (f, &at) != UINT64_MAX) {
     r = fold_group (&p, &at);
+    if (!copies)
+      fold_ahead_look (f, f->nr_map_changes + at.i);
+  }
   /* Each change was made once. */
   assert (
     r == -1 ||

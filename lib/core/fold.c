@@ -13,6 +13,7 @@
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "core/fold-ahead.h"
 #include "core/fold-int.h"
 
 /* True of a fold between its steps.  It has no lock: it belongs to the folding
@@ -456,18 +457,33 @@ fold_index_tables (struct fold *f, struct meta_conn *c)
   return meta_index_runs (c, &f->runs);
 }
 
-int
-fold_write_tables (struct fold *f, struct meta_conn *c, bool with_index)
+/* Maps, records and counts: what threads read ahead of. */
+static int
+fold_data (struct fold *f, struct meta_conn *c)
 {
   size_t i;
 
-  reset (f);
-  for (i = 0; i < f->nr_map_changes; ++i)
+  for (i = 0; i < f->nr_map_changes; ++i) {
     if (fold_leaf (f, c, &f->map_changes[i]) == -1)
       return -1;
-  if (fold_background (f, c) == -1 || fold_moves (f, c) == -1 ||
-      fold_layers (f, c) == -1 || fold_records (f, c) == -1 ||
-      fold_copies (f, c) == -1)
+    fold_ahead_look (f, i + 1);
+  }
+  return fold_background (f, c) == -1 || fold_moves (f, c) == -1 ||
+      fold_layers (f, c) == -1
+    ? -1
+    : fold_records (f, c);
+}
+
+int
+fold_write_tables (struct fold *f, struct meta_conn *c, bool with_index)
+{
+  int r;
+
+  reset (f);
+  fold_ahead_begin (f);
+  r = fold_data (f, c);
+  fold_ahead_end (f);
+  if (r == -1 || fold_copies (f, c) == -1)
     return -1;
   if (with_index && fold_index_tables (f, c) == -1) {
     f->index_damaged = meta_is_damaged (c);

@@ -16,8 +16,10 @@
 #include "meta/meta-copy.h"
 #include "meta/meta-files.h"
 
-/* The workers of two CPUs (writeback-int.h), and clients' reads. */
-#define NR_READERS 12
+/* The workers of two CPUs (writeback-int.h), and clients' reads; and those that
+ * read ahead of a fold.
+ */
+#define NR_READERS (12 + META_READERS_AHEAD)
 
 /* The WAL is checkpointed when it has so many pages more, or more of them
  * (meta_throttle).

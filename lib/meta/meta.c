@@ -303,6 +303,14 @@ meta_reader_get (struct meta *m)
   return m->free[--m->nr_free];
 }
 
+struct meta_conn *
+meta_reader_try (struct meta *m)
+{
+  WITH_LOCK (&m->lock);
+  WITH_CONSISTENT (meta, m);
+  return m->nr_free == 0 || m->hold_readers ? NULL : m->free[--m->nr_free];
+}
+
 void
 meta_reader_put (struct meta *m, struct meta_conn *c)
 {

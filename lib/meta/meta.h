@@ -176,7 +176,11 @@ meta_copy_check (struct meta *m,
                  int (*step) (void *opaque, uint64_t bytes), void *opaque);
 
 extern struct meta_conn *meta_writer (struct meta *m);
+/* Readers for threads that read ahead of a fold. */
+#define META_READERS_AHEAD 6
 extern struct meta_conn *meta_reader_get (struct meta *m);
+/* The same, but NULL if the caller would have to wait. */
+extern struct meta_conn *meta_reader_try (struct meta *m);
 extern void meta_reader_put (struct meta *m, struct meta_conn *c);
 
 /* Transactions, on the writer.  The transaction is durable when meta_commit

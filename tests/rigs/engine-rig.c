@@ -82,6 +82,7 @@ fsync (int fd)
 }
 
 atomic_uint fail_reads, reads_records;
+void (*_Atomic at_read_of_db) (void);
 
 static ssize_t
 maybe_read (int fd, void *buf, size_t len, off_t offset)
@@ -94,6 +95,8 @@ maybe_read (int fd, void *buf, size_t len, off_t offset)
       return -1;
     }
   }
+  if (at_read_of_db && is_file (fd, "pool.db"))
+    at_read_of_db ();
   return syscall (SYS_pread64, fd, buf, len, offset);
 }
 

@@ -20,11 +20,12 @@
 
 #include "core/engine.h"
 #include "core/record-cache.h"
+#include "meta/meta.h"
 #include "rigs/pool-util.h"
 
 #define BLOCK 4096u
 #define NR_BLOCKS 2048u
-#define NR_READERS 12 /* of meta.c: one more would wait for ever */
+#define NR_READERS (12 + META_READERS_AHEAD) /* one more would wait for ever */
 /* How long to wait for an event that must not happen. */
 #define A_WHILE_MS 300
 #define GIVE_UP_MS 60000
@@ -94,6 +95,8 @@ extern void (*_Atomic at_sync_of_records) (void);
 extern atomic_uint fail_reads;
 /* The number of reads of "records", except of its header. */
 extern atomic_uint reads_records;
+/* Called before each read of pool.db, in the thread that reads. */
+extern void (*_Atomic at_read_of_db) (void);
 
 /* Run 'fn' in a child process that opens the pool and crashes after 'fn'.
  * Returns the value of 'fn'.  The pool must be closed in this process, which
