@@ -13,8 +13,9 @@
  * They change nothing, and report nothing: the fold reads the same, and meets
  * the same errors.
  *
- * Source: OpenZFS prefetches a txg's DDT entries before it syncs them, too
- * (ddt_prefetch in ddt.c).
+ * Source: OpenZFS prefetches the DDT's entry of a block that is overwritten
+ * (dbuf_dirty in dbuf.c, ddt_prefetch in ddt.c), so that the sync of the txg
+ * does not wait for it.
  *
  * Threads: the folding thread.
  */

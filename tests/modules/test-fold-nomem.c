@@ -65,16 +65,6 @@ realloc (void *p, size_t len)
   return !only_ours && fails () ? NULL : __libc_realloc (p, len);
 }
 
-static int
-who_folds (void *arg, struct meta_conn *c, struct meta_state *state)
-{
-  (void) arg;
-  (void) c;
-  (void) state;
-  folder = pthread_self ();
-  return 0;
-}
-
 /* Give a fold all kinds of work: new records, dying ones, holes, duplicates
  * (and copies: see copy_records).
  */
@@ -109,7 +99,7 @@ test_fold (void)
 
   start (1);
   run ("set", json_pack ("{s:s,s:s}", "property", "copies", "value", "2:1"));
-  must (txg_run (pool->txg, who_folds, NULL, NULL));
+  folder = find_folder ();
   has_failed = true;
   for (nth = 1; has_failed; ++nth) {
     write_all_kinds (nth);
@@ -136,7 +126,7 @@ test_opened_again (void)
   start (1);
   has_failed = true;
   for (nth = 1; has_failed; nth += 7) {
-    must (txg_run (pool->txg, who_folds, NULL, NULL));
+    folder = find_folder ();
     write_all_kinds (nth);
     must (nbdedup_volume_flush (handle));
     has_failed = false;
@@ -169,7 +159,7 @@ fold_without_memory (uint64_t nth)
 
   close_pool (); /* no statement is prepared */
   open_and_attach ();
-  must (txg_run (pool->txg, who_folds, NULL, NULL));
+  folder = find_folder ();
   write_all_kinds (nth);
   has_failed = false;
   lasting = true;
@@ -199,7 +189,7 @@ nr_requests (uint64_t nth)
 
   close_pool ();
   open_and_attach ();
-  must (txg_run (pool->txg, who_folds, NULL, NULL));
+  folder = find_folder ();
   write_all_kinds (nth);
   countdown = many;
   must (txg_run (pool->txg, NULL, NULL, NULL));

@@ -363,6 +363,24 @@ do_held_fold (uint64_t arg)
   must (txg_run (pool->txg, wait_in_fold, NULL, NULL));
 }
 
+static int
+who_folds (void *folder, struct meta_conn *c, struct meta_state *state)
+{
+  (void) c;
+  (void) state;
+  *(pthread_t *) folder = pthread_self ();
+  return 0;
+}
+
+pthread_t
+find_folder (void)
+{
+  pthread_t folder;
+
+  must (txg_run (pool->txg, who_folds, NULL, &folder));
+  return folder;
+}
+
 void
 fold_hold (struct job *fold)
 {

@@ -122,6 +122,8 @@ extern void job_start (struct job *j, void (*fn) (uint64_t), uint64_t arg);
 extern void job_end (struct job *j);
 extern void do_flush (uint64_t arg);
 extern void do_fold (uint64_t arg);
+/* The thread that folds. */
+extern pthread_t find_folder (void);
 /* A fold begins, and stays in its transaction until it is released. */
 extern void fold_hold (struct job *fold);
 extern void fold_release (struct job *fold);
