@@ -332,6 +332,8 @@ been at work since 20..-..-.. ..:..:..$"
 
     make_pool
     serve_up "$pool"
+    # A server that is stopped before it listens is said to be starting.
+    nbdedup list
     kill -STOP "$server_pid"
     nbdedup list 2>"$err" 3>&- 4>&- &
     wait_for 10 says "$err" "list: waiting for up to 30 s: the pool's server, \
