@@ -500,7 +500,7 @@ make_space (struct txg *t, struct requests *taken, struct attempt *a)
     return 0;
   /* Merges can wait, and background work can do with less room. */
   if (a->merge_pages > 0 || a->rows > 0) {
-    txg_restart_wal (t);
+    meta_restart_wal (t->parts.meta, META_RESTART);
     if (a->merge_pages > 0)
       txg_postpone_merges (t);
     else {
@@ -510,8 +510,9 @@ make_space (struct txg *t, struct requests *taken, struct attempt *a)
     a->merge_pages = 0;
     return 0;
   }
+  /* The WAL's file has all that the fold was promised, from its start on. */
   if (!a->restarted) {
-    txg_restart_wal (t);
+    meta_restart_wal (t->parts.meta, META_EXPEL);
     a->restarted = true;
     return 0;
   }
@@ -727,17 +728,11 @@ run_fold (struct txg *t, struct requests *taken, const struct meta_state *state)
   return r;
 }
 
-/* A frozen reader that has gone can leave the WAL too large.  One that is there
- * (a check, a drift) reads on unless clients need the room: it is freed later.
- * Most of the checkpoint comes before the room's lock, which writers take.
- */
+/* Most of the checkpoint comes before the room's lock, which writers take. */
 void
 txg_give_back (struct txg *t)
 {
-  const bool is_frozen = meta_is_frozen (t->parts.meta);
-
-  if ((!t->gives_back && !txg_wal_is_too_large (t)) ||
-      (is_frozen && !t->expels_readers))
+  if (!t->gives_back && !txg_wal_is_too_large (t))
     return;
   meta_copy_wal (t->parts.meta);
   room_give_back (t->room);

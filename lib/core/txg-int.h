@@ -59,8 +59,8 @@ struct txg {
   struct fold_times times;  /* the same */
   uint64_t tables_ms;       /* the same; of the last fold's changes */
   unsigned background_rows; /* the same; that a fold may work on */
-  bool gives_back;          /* the same; as the requests of this fold, or of */
-  bool expels_readers;      /* earlier ones that a frozen reader hindered */
+  bool gives_back;          /* the same; as the requests of this fold */
+  bool expels_readers;      /* the same */
   pthread_t thread;
   bool has_thread;
 
@@ -158,8 +158,6 @@ extern void txg_prepare_wal (struct txg *t, uint64_t extra);
 extern uint64_t txg_merge_room (struct txg *t, uint64_t extra, uint64_t wanted);
 /* They did not fit, and what they have written is in the way of others. */
 extern void txg_postpone_merges (struct txg *t);
-/* Begin the WAL again at its start. */
-extern void txg_restart_wal (struct txg *t);
 extern uint64_t txg_wal_pages (struct txg *t);
 extern bool txg_wal_is_too_large (struct txg *t);
 

@@ -16,7 +16,7 @@
 
 /* Retry interval for room that merges of the hash index would like to have. */
 #define MERGE_RETRY_MS 10000
-/* So many pages the WAL has at most, unless a frozen reader is in it: 256 MiB.
+/* So many pages the WAL has at most: 256 MiB.
  * What the fold is promised is less than that (parts.wal_max_bytes).
  */
 #define WAL_MAX_PAGES 32768u
@@ -25,14 +25,11 @@
 #define MERGE_PAGES_MAX 16384u
 #define MERGE_SHARE 4
 
-/* May the WAL get so large before it is restarted?  That would expel frozen
- * readers, for which it gets as large as meta_throttle lets it.
- */
+/* May the WAL get so large before it is restarted? */
 static bool
 may_grow (struct txg *t, uint64_t pages)
 {
-  return meta_is_frozen (t->parts.meta) ||
-    pages <= t->parts.wal_max_bytes / META_PAGE_BYTES;
+  return pages <= t->parts.wal_max_bytes / META_PAGE_BYTES;
 }
 
 /* Is there room behind the WAL's content, or can there be? */
@@ -54,6 +51,9 @@ make_room (struct txg *t, uint64_t need)
   /* Replay does not count its changes, and the WAL's content is not known. */
   if (t->has_thread && meta_restart_wal (t->parts.meta, META_RESTART) &&
       wal_has_room (t, need))
+    return;
+  meta_restart_wal (t->parts.meta, META_TRUNCATE);
+  if (meta_allocate (t->parts.meta, 0, need) == 0)
     return;
   meta_restart_wal (t->parts.meta, META_EXPEL);
   /* If this fails, the transaction reports it. */
@@ -107,7 +107,6 @@ txg_merge_room (struct txg *t, uint64_t extra, uint64_t wanted)
     wanted = fold < WAL_MAX_PAGES ? WAL_MAX_PAGES - fold : 0;
   meta_get_pages (t->parts.meta, &p);
   if (p.wal_used + fold + wanted > WAL_MAX_PAGES &&
-      !meta_is_frozen (t->parts.meta) &&
       meta_restart_wal (t->parts.meta, META_RESTART))
     meta_get_pages (t->parts.meta, &p);
   if (p.wal_used + fold + wanted <= p.wal_allocated)
@@ -119,16 +118,6 @@ txg_merge_room (struct txg *t, uint64_t extra, uint64_t wanted)
     return wanted < most ? wanted : most;
   t->merge_after_ms = now + MERGE_RETRY_MS;
   return 0;
-}
-
-/* Begin the WAL again at its start, where its file has all that the fold was
- * promised: to cut the file would give that to other programs.
- */
-void
-txg_restart_wal (struct txg *t)
-{
-  if (!meta_restart_wal (t->parts.meta, META_RESTART))
-    meta_restart_wal (t->parts.meta, META_EXPEL);
 }
 
 uint64_t
@@ -146,5 +135,5 @@ txg_wal_is_too_large (struct txg *t)
   struct meta_pages p;
 
   meta_get_pages (t->parts.meta, &p);
-  return p.wal_allocated > WAL_MAX_PAGES && !meta_is_frozen (t->parts.meta);
+  return p.wal_allocated > WAL_MAX_PAGES;
 }

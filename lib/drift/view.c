@@ -318,7 +318,7 @@ view_open (struct nbdedup_pool *pool, struct view *v)
 int
 view_check (const struct view *v)
 {
-  return meta_frozen_check (v->meta);
+  return meta_frozen_check (v->c);
 }
 
 void

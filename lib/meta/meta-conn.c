@@ -22,6 +22,7 @@
 #include "meta/meta-conn.h"
 #include "meta/schema-sql.h"
 #include "vfs/cksum-chain.h"
+#include "vfs/cksum-snapshot.h"
 #include "vfs/cksum-vfs.h"
 
 /* The first allocation, enough for most rows. */
@@ -76,11 +77,28 @@ is_failed_write (int rc)
 }
 
 int
+meta_check_snapshot (struct meta_conn *c)
+{
+  const uint64_t bytes = c->snapshot ? cksum_snapshot_gave_way (c->snapshot)
+                                     : 0;
+
+  if (bytes == 0)
+    return 0;
+  return nbdedup_fail (EBUSY,
+                       "gave way to writes, which changed %" PRIu64 " "
+                       "MiB of pool.db meanwhile and need the space: try again "
+                       "when clients write less, or free some space",
+                       (bytes + (1 << 20) - 1) >> 20);
+}
+
+int
 meta_fail (struct meta_conn *c, const char *what)
 {
   int rc = sqlite3_extended_errcode (c->db);
   int err = EIO;
 
+  if (meta_check_snapshot (c) == -1)
+    return -1;
   switch (rc == SQLITE_IOERR_NOMEM ? SQLITE_NOMEM : rc & 0xff) {
   case SQLITE_FULL:
     err = ENOSPC;
@@ -149,6 +167,7 @@ meta_conn_close (struct meta_conn *c)
   for (i = 0; i < NR_STMTS; ++i)
     sqlite3_finalize (c->stmts[i]);
   sqlite3_close (c->db);
+  cksum_snapshot_end (c->snapshot);
   memset (c, 0, sizeof *c);
 }
 
@@ -208,19 +227,19 @@ err:
 }
 
 /* The connection writes nothing, so it needs no sync and no checkpoint. */
-int
-meta_conn_open_readonly (struct meta_conn *c, const char *path,
-                         uint64_t cache_bytes)
+static int
+open_without_writing (struct meta_conn *c, const char *path, const char *vfs,
+                      uint64_t cache_bytes)
 {
   char sql[64];
   int rc;
 
   assert (c->db == NULL);
   rc = sqlite3_open_v2 (path, &c->db,
-                        SQLITE_OPEN_READONLY | SQLITE_OPEN_NOMUTEX,
-                        CKSUM_READONLY_VFS_NAME);
+                        SQLITE_OPEN_READONLY | SQLITE_OPEN_NOMUTEX, vfs);
   if (rc != SQLITE_OK || c->db == NULL) {
-    nbdedup_fail (EIO, "%s: cannot be opened: %s", path, sqlite3_errstr (rc));
+    nbdedup_fail (rc == SQLITE_NOMEM ? ENOMEM : EIO, "%s: cannot be opened: %s",
+                  path, sqlite3_errstr (rc));
     meta_conn_close (c);
     return -1;
   }
@@ -239,6 +258,21 @@ meta_conn_open_readonly (struct meta_conn *c, const char *path,
     return -1;
   }
   return 0;
+}
+
+int
+meta_conn_open_readonly (struct meta_conn *c, const char *path,
+                         uint64_t cache_bytes)
+{
+  return open_without_writing (c, path, CKSUM_READONLY_VFS_NAME, cache_bytes);
+}
+
+int
+meta_conn_open_snapshot (struct meta_conn *c, const char *path,
+                         uint64_t cache_bytes)
+{
+  return open_without_writing (c, path, cksum_snapshot_vfs (c->snapshot),
+                               cache_bytes);
 }
 
 int

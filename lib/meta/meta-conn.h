@@ -106,10 +106,11 @@ enum meta_stmt {
 
 struct meta_conn {
   sqlite3 *db;
-  bool damaged;            /* the last failure was a damaged page */
-  bool write_failed;       /* something but reading or memory failed */
-  bool saw_damage;         /* a failure was a damaged page */
-  bool has_counts;         /* table "count" was seen */
+  bool damaged;                    /* the last failure was a damaged page */
+  bool write_failed;               /* something but reading or memory failed */
+  bool saw_damage;                 /* a failure was a damaged page */
+  bool has_counts;                 /* table "count" was seen */
+  struct cksum_snapshot *snapshot; /* owned; NULL unless meta_frozen_open */
   atomic_bool sync_failed; /* the writer's: a sync of pool.db; permanent */
   sqlite3_stmt *stmts[NR_STMTS]; /* prepared at first use */
 };
@@ -120,6 +121,9 @@ extern int meta_conn_open (struct meta_conn *c, const char *path, bool create,
 /* The same without writing to any file. */
 extern int meta_conn_open_readonly (struct meta_conn *c, const char *path,
                                     uint64_t cache_bytes);
+/* The same for c->snapshot, which the caller has begun. */
+extern int meta_conn_open_snapshot (struct meta_conn *c, const char *path,
+                                    uint64_t cache_bytes);
 extern void meta_conn_close (struct meta_conn *c);
 
 /* Run SQL that returns nothing; 'what' is for the error. */
@@ -128,6 +132,8 @@ extern int meta_exec (struct meta_conn *c, const char *sql, const char *what);
 /* The prepared statement; NULL: the error is recorded. */
 extern sqlite3_stmt *meta_stmt (struct meta_conn *c, enum meta_stmt which);
 
+/* EBUSY: the snapshot that the connection reads gave way. */
+extern int meta_check_snapshot (struct meta_conn *c);
 /* Record SQLite's error as ours; returns -1. */
 extern int meta_fail (struct meta_conn *c, const char *what);
 

@@ -44,26 +44,30 @@ struct meta {
 
   /* Held while copying from the WAL; acquired before 'lock'. */
   struct lock copying;
+  bool all_copied; /* by the last checkpoint: pool.db has all that was committed
+                    * when it began */
 
   struct lock lock;           /* protects everything below */
   pthread_cond_t reader_free; /* nr_free > 0 and !hold_readers */
   pthread_cond_t all_free;    /* nr_free == NR_READERS */
   struct meta_conn *free[NR_READERS];
   unsigned nr_free;
-  unsigned nr_frozen;         /* readers of meta_frozen_open */
-  pthread_cond_t none_frozen; /* nr_frozen == 0 */
-  uint64_t give_way_bytes;    /* not 0: frozen readers must close, because
-                                 * the WAL has so many bytes */
-  int wal_pages;              /* in the WAL, after the last commit */
-  int copied_pages;           /* of them, by checkpoints */
-  int checkpoint_pages;       /* not copied: then the thread copies them */
-  unsigned wal_begun;         /* how often the WAL was restarted */
-  bool hold_readers;          /* meta_reader_get waits */
+  unsigned nr_frozen;   /* readers of meta_frozen_open */
+  int wal_pages;        /* in the WAL, after the last commit */
+  int copied_pages;     /* of them, by checkpoints */
+  int checkpoint_pages; /* not copied: then the thread copies them */
+  unsigned wal_begun;   /* how often the WAL was restarted */
+  bool hold_readers;    /* meta_reader_get waits */
 };
 
 /* True whenever the lock is not held. */
 extern void meta_assert_consistent_locked (struct meta *m);
 DEFINE_WITH_CONSISTENT (meta)
+
+/* Copy the WAL into pool.db up to its last commit, also past readers that are
+ * in it for a moment.  -1: EBUSY if they stay, EIO.
+ */
+extern int meta_copy_all_locked (struct meta *m);
 
 /* The thread that checkpoints, and SQLite's hook that wakes it. */
 extern void *meta_checkpoint_thread (void *meta);

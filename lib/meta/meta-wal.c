@@ -17,6 +17,7 @@
 #include "base/error.h"
 #include "format/format.h"
 #include "meta/meta-int.h"
+#include "vfs/cksum-snapshot.h"
 
 /* Checkpoint when the WAL has a third of the pages at which a fold waits for
  * it, and not at more than these.  A checkpoint writes a page once that many
@@ -28,12 +29,8 @@
 #define WAL_LIMIT_BYTES_MIN (UINT64_C (1) << 20)
 /* How long the fold waits for readers before it lets the WAL grow further. */
 #define READERS_WAIT_MS 100
-/* Frozen readers must give way when the WAL is so many times as large as its
- * limit, and so many times as large as pool.db; and how long a fold waits.
- */
-#define FROZEN_LIMITS 16
-#define FROZEN_POOLS 2
-#define FROZEN_WAIT_MS 1000
+/* How often meta_copy_all_locked waits so long. */
+#define COPY_ALL_TRIES 30
 
 /* SQLite refuses a checkpoint (SQLITE_BUSY, at once) while another one is
  * running, so ours wait for each other.  The wait is no longer than copying
@@ -46,12 +43,13 @@
 static int
 checkpoint_locked (struct meta *m, struct meta_conn *c, int mode)
 {
-  int rc;
+  int rc, frames, copied;
 
   assert_held (&m->copying);
-  rc = sqlite3_wal_checkpoint_v2 (c->db, NULL, mode, NULL, NULL);
+  rc = sqlite3_wal_checkpoint_v2 (c->db, NULL, mode, &frames, &copied);
   if (rc == SQLITE_IOERR_FSYNC)
     m->writer.sync_failed = true;
+  m->all_copied = rc == SQLITE_OK && copied == frames;
   return rc;
 }
 
@@ -127,21 +125,6 @@ meta_wal_hook (void *arg, sqlite3 *db, const char *name, int pages)
   return SQLITE_OK;
 }
 
-/* Make frozen readers close; true: none is left. */
-static bool
-expel_frozen (struct meta *m)
-{
-  unsigned tries;
-
-  WITH_LOCK (&m->lock);
-  WITH_CONSISTENT (meta, m);
-  if (m->nr_frozen > 0)
-    m->give_way_bytes = (uint64_t) m->wal_pages * META_PAGE_BYTES + 1;
-  for (tries = 0; m->nr_frozen > 0 && tries < FROZEN_WAIT_MS; ++tries)
-    lock_wait_ms (&m->lock, &m->none_frozen, 1);
-  return m->nr_frozen == 0;
-}
-
 int
 meta_checkpoint (struct meta *m)
 {
@@ -181,11 +164,28 @@ let_readers (struct meta *m, bool restarted)
     wal_begins_locked (m);
 }
 
-bool
-meta_is_frozen (struct meta *m)
+int
+meta_copy_all_locked (struct meta *m)
 {
-  WITH_LOCK (&m->lock);
-  return m->nr_frozen > 0;
+  unsigned tries;
+  int rc;
+
+  assert_held (&m->copying);
+  for (tries = 0; tries < COPY_ALL_TRIES; ++tries) {
+    /* As a rule nothing is in the way. */
+    if (tries > 0)
+      hold_readers (m);
+    rc = checkpoint_locked (m, &m->checkpointer, SQLITE_CHECKPOINT_PASSIVE);
+    if (tries > 0)
+      let_readers (m, false);
+    if (m->all_copied)
+      return 0;
+    if (rc != SQLITE_OK && rc != SQLITE_BUSY)
+      return meta_fail (&m->checkpointer, "checkpoint");
+  }
+  return nbdedup_fail (EBUSY,
+                       "pool.db: other commands read it: try again "
+                       "later");
 }
 
 void
@@ -206,14 +206,8 @@ meta_restart_wal (struct meta *m, enum meta_restart how)
    */
   WITH_LOCK (&m->copying);
   copy_locked (m, &m->writer);
-  if (meta_is_frozen (m)) {
-    /* The WAL cannot restart.  Only a full file system is a reason to expel
-     * readers.
-     */
-    if (how != META_EXPEL || !expel_frozen (m))
-      return false;
-    copy_locked (m, &m->writer);
-  }
+  if (how == META_EXPEL)
+    cksum_snapshots_give_way (m->path);
   hold_readers (m);
   r = checkpoint_locked (m, &m->writer,
                          how == META_RESTART ? SQLITE_CHECKPOINT_RESTART
@@ -241,17 +235,6 @@ wal_limit (uint64_t pool_bytes)
   if (pool_bytes < WAL_LIMIT_BYTES_MIN)
     return WAL_LIMIT_BYTES_MIN;
   return pool_bytes < WAL_LIMIT_BYTES ? pool_bytes : WAL_LIMIT_BYTES;
-}
-
-/* Frozen readers keep the WAL from restarting for as long as a drift takes.
- * The WAL must not fill the file system for them: that would stop clients.
- */
-static bool
-is_too_large (struct meta *m, uint64_t bytes, uint64_t pool_bytes)
-{
-  return (bytes >= FROZEN_LIMITS * wal_limit (pool_bytes) &&
-          bytes >= FROZEN_POOLS * pool_bytes) ||
-    bytes / META_PAGE_BYTES > meta_free_pages (m);
 }
 
 /* True if the WAL can take 'pages' without growing beyond its limit. */
@@ -291,14 +274,5 @@ meta_wal_is_full (struct meta *m, uint64_t need)
 void
 meta_throttle (struct meta *m)
 {
-  const uint64_t db = pool_bytes (m);
-  uint64_t bytes;
-
-  {
-    WITH_LOCK (&m->lock);
-    bytes = (uint64_t) m->wal_pages * META_PAGE_BYTES;
-  }
-  if (meta_is_frozen (m) && (!is_too_large (m, bytes, db) || !expel_frozen (m)))
-    return;
   meta_restart_wal (m, META_RESTART);
 }

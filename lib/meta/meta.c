@@ -16,6 +16,7 @@
 #include "format/format.h"
 #include "meta/meta-int.h"
 #include "meta/meta-pair.h"
+#include "vfs/cksum-snapshot.h"
 #include "vfs/cksum-vfs.h"
 
 #define FROZEN_CACHE_BYTES (UINT64_C (2) << 20)
@@ -33,7 +34,6 @@ meta_assert_consistent_locked (struct meta *m)
       assert (m->free[i] != m->free[j]);
   }
   assert (m->copied_pages >= 0 && m->copied_pages <= m->wal_pages);
-  assert (m->give_way_bytes == 0 || m->nr_frozen > 0);
 }
 
 int
@@ -120,7 +120,6 @@ open_meta (const char *path, uint64_t budget_bytes, bool readonly,
   background_init (&m->thread, &m->lock);
   cond_init (&m->reader_free);
   cond_init (&m->all_free);
-  cond_init (&m->none_frozen);
   m->readonly = readonly;
   m->path = strdup (path);
   if (m->path == NULL) {
@@ -241,7 +240,6 @@ meta_close (struct meta *m)
   meta_copy_free (m->copy, m->opened && r == 0);
   cksum_readonly_release (m->prepared);
   meta_files_close (m->files);
-  pthread_cond_destroy (&m->none_frozen);
   pthread_cond_destroy (&m->all_free);
   pthread_cond_destroy (&m->reader_free);
   background_destroy (&m->thread);
@@ -329,6 +327,22 @@ meta_reader_put (struct meta *m, struct meta_conn *c)
     pthread_cond_signal (&m->all_free);
 }
 
+/* No commit changes a read-only pool. */
+static int
+open_frozen (struct meta *m, struct meta_conn *c)
+{
+  if (m->readonly)
+    return conn_open_of (m, c, FROZEN_CACHE_BYTES);
+  {
+    WITH_LOCK (&m->copying);
+    if (meta_copy_all_locked (m) == -1)
+      return -1;
+    c->snapshot = cksum_snapshot_begin (m->path);
+  }
+  return c->snapshot ? meta_conn_open_snapshot (c, m->path, FROZEN_CACHE_BYTES)
+                     : -1;
+}
+
 struct meta_conn *
 meta_frozen_open (struct meta *m)
 {
@@ -337,16 +351,12 @@ meta_frozen_open (struct meta *m)
 
   if (c == NULL)
     return nbdedup_fail_null (ENOMEM, "no memory");
-  if (conn_open_of (m, c, FROZEN_CACHE_BYTES) == -1) {
-    free (c);
-    return NULL;
-  }
   {
     WITH_LOCK (&m->lock);
     m->nr_frozen++;
   }
-  /* The first statement that reads determines the moment. */
-  if (meta_freeze (c) == -1 || meta_state_get (c, &state) == -1) {
+  if (open_frozen (m, c) == -1 || meta_freeze (c) == -1 ||
+      meta_state_get (c, &state) == -1) {
     meta_frozen_close (m, c);
     return NULL;
   }
@@ -356,29 +366,27 @@ meta_frozen_open (struct meta *m)
 void
 meta_frozen_close (struct meta *m, struct meta_conn *c)
 {
-  meta_unfreeze (c);
+  const int err = errno;
+
+  if (c->db)
+    meta_unfreeze (c);
   meta_conn_close (c);
   free (c);
+  errno = err;
   WITH_LOCK (&m->lock);
-  WITH_CONSISTENT (meta, m);
   assert (m->nr_frozen > 0);
-  if (--m->nr_frozen == 0) {
-    m->give_way_bytes = 0;
-    m->copied_pages = 0; /* the reader has limited checkpoints */
-    pthread_cond_broadcast (&m->none_frozen);
-    pthread_cond_signal (&m->thread.wake);
-  }
+  m->nr_frozen--;
 }
 
 int
-meta_frozen_check (struct meta *m)
+meta_frozen_check (struct meta_conn *c)
+{
+  return meta_check_snapshot (c);
+}
+
+bool
+meta_is_frozen (struct meta *m)
 {
   WITH_LOCK (&m->lock);
-  if (m->give_way_bytes == 0)
-    return 0;
-  return nbdedup_fail (EBUSY,
-                       "gave way to writes, which changed %" PRIu64 " "
-                       "MiB of pool.db meanwhile and need the space: try again "
-                       "when clients write less, or free some space",
-                       (m->give_way_bytes + (1 << 20) - 1) >> 20);
+  return m->nr_frozen > 0;
 }

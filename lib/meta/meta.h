@@ -216,16 +216,17 @@ extern int meta_freeze (struct meta_conn *c);
 extern void meta_unfreeze (struct meta_conn *c);
 
 /* A separate reader, frozen at this moment, for a caller that reads too long
- * to occupy a shared one.  The WAL cannot restart while it is open, and grows
- * with every commit.
+ * to occupy a shared one.  Checkpoints save for it each page that they
+ * overwrite (vfs/cksum-snapshot.h).  NULL: EBUSY if other readers keep the WAL
+ * from being copied.  The caller must not hold a lock that clients' requests
+ * take: a checkpoint comes first.
  */
 extern struct meta_conn *meta_frozen_open (struct meta *m);
 extern void meta_frozen_close (struct meta *m, struct meta_conn *c);
-/* EBUSY if the WAL has grown so large, or the file system is so full, that
- * frozen readers must give way: the caller must close its reader soon, because
- * commits wait for that (though not for long).
+/* EBUSY if the file system was so full that the reader had to give way.  Then
+ * all that the caller reads fails with EBUSY.
  */
-extern int meta_frozen_check (struct meta *m);
+extern int meta_frozen_check (struct meta_conn *c);
 /* Is there a frozen reader? */
 extern bool meta_is_frozen (struct meta *m);
 
@@ -240,15 +241,14 @@ extern int meta_checkpoint (struct meta *m);
  * exceed it?
  */
 extern bool meta_wal_is_full (struct meta *m, uint64_t need);
-/* Call it then, before the fold: it restarts the WAL from its beginning, unless
- * frozen readers are in it and it is not far too large.
- */
+/* Call it then, before the fold: it restarts the WAL from its beginning. */
 extern void meta_throttle (struct meta *m);
 /* Checkpoint as much of the WAL as readers allow, and sync. */
 extern void meta_copy_wal (struct meta *m);
 /* Checkpoint the WAL and restart it, if no reader stays in it for long.  With
  * META_TRUNCATE the WAL loses its header as well; META_EXPEL does the same, and
- * frozen readers must give way.  False: readers are still in it.
+ * frozen readers give way, so that their saved pages free space.  False:
+ * readers are still in it.
  */
 enum meta_restart { META_RESTART, META_TRUNCATE, META_EXPEL };
 extern bool meta_restart_wal (struct meta *m, enum meta_restart how);
@@ -283,7 +283,7 @@ extern uint64_t meta_free_pages (struct meta *m);
 extern void meta_give_back (struct meta *m, uint64_t db_pages,
                             uint64_t wal_pages, enum meta_restart how);
 /* Write pool.db again without its free pages, which meta_give_back then frees:
- * 1; 0 while a reader is frozen, which would keep the WAL as it is; -1.  All
+ * 1; 0 while a reader is frozen, for which all pages would be saved; -1.  All
  * that is in use goes to the WAL once.  By the writer, outside of a
  * transaction.
  */

@@ -80,7 +80,7 @@ check_step (struct check *ck)
     return 0;
   if (ck->progress && ck->progress (ck->opaque, ck->done, 0) != 0)
     return nbdedup_fail (EINTR, "interrupted");
-  return meta_frozen_check (ck->pool->meta);
+  return meta_frozen_check (ck->c);
 }
 
 /*----------------------------------------------------------------------

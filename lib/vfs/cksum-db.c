@@ -123,9 +123,9 @@ db_short_read (struct cksum_file *f)
   return size == 0 ? SQLITE_IOERR_SHORT_READ : SQLITE_IOERR_DATA;
 }
 
-static int
-db_read_page (struct cksum_file *f, uint8_t *page, uint32_t page_size,
-              sqlite3_int64 offset)
+int
+cksum_db_read_live (struct cksum_file *f, uint8_t *page, uint32_t page_size,
+                    sqlite3_int64 offset)
 {
   int rc;
 
@@ -141,6 +141,14 @@ db_read_page (struct cksum_file *f, uint8_t *page, uint32_t page_size,
   if (rc == SQLITE_IOERR_SHORT_READ)
     return db_short_read (f);
   return rc == SQLITE_OK ? SQLITE_IOERR_DATA : rc;
+}
+
+static int
+db_read_page (struct cksum_file *f, uint8_t *page, uint32_t page_size,
+              sqlite3_int64 offset)
+{
+  return f->snapshot ? cksum_snapshot_read (f, page, page_size, offset)
+                     : cksum_db_read_live (f, page, page_size, offset);
 }
 
 /* Read any range, page by page.  SQLite does this when a connection still
@@ -229,6 +237,7 @@ cksum_db_write (struct cksum_file *f, const void *buf, int len,
       return SQLITE_IOERR_WRITE;
   }
 
+  cksum_snapshots_save (f, page_size, offset);
   page = cksum_page_buffer (f);
   if (page == NULL)
     return SQLITE_IOERR_NOMEM;

@@ -2,10 +2,10 @@
 
 /* Internals of the checksumming VFS: cksum-vfs.c (the methods that SQLite
  * calls), cksum-readonly.c (the same for files that must not change),
- * cksum-db.c (pages of the main database), cksum-wal.c (frames of the WAL),
- * cksum-shared.c (the state that the connections to one database share),
- * cksum-mirror.c (the second copy) and cksum-distrust.c (when not to trust the
- * first one).
+ * cksum-snapshot.c (the same for the database of an earlier moment), cksum-db.c
+ * (pages of the main database), cksum-wal.c (frames of the WAL), cksum-shared.c
+ * (the state that the connections to one database share), cksum-mirror.c (the
+ * second copy) and cksum-distrust.c (when not to trust the first one).
  */
 
 #ifndef NBDEDUP_CKSUM_INT_H
@@ -13,13 +13,16 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <sys/queue.h>
 
 #include <sqlite3.h>
 
+#include "base/lock.h"
 #include "vfs/cksum-vfs.h"
 #include "vfs/wal-format.h"
 
@@ -31,6 +34,7 @@
 struct cksum_shared;
 struct cksum_mirror;
 struct cksum_graft;
+struct cksum_snapshot;
 
 enum role {
   ROLE_OTHER,
@@ -48,6 +52,7 @@ struct cksum_file {
   uint8_t *page;                   /* owned; PAGE_SIZE_MAX bytes, or NULL:
                                  * one thread at a time uses a file */
   const struct cksum_graft *graft; /* not owned; NULL: none */
+  struct cksum_snapshot *snapshot; /* not owned; NULL: read it as it is */
 };
 
 static_assert (sizeof (struct cksum_file) % 8 == 0,
@@ -131,6 +136,9 @@ extern void cksum_shared_init (void);
  * memory.  NULL can be put.
  */
 extern struct cksum_shared *cksum_shared_get (const char *path, size_t len);
+/* The same by any name of the file; and one reference more. */
+extern struct cksum_shared *cksum_shared_get_by_name (const char *path);
+extern struct cksum_shared *cksum_shared_ref (struct cksum_shared *s);
 extern void cksum_shared_put (struct cksum_shared *s);
 
 /* The bytes of the main database's file that SQLite uses; the rest is allocated
@@ -151,6 +159,14 @@ extern void cksum_count_written (struct cksum_shared *s,
                                  enum cksum_written which, uint64_t bytes);
 /* NULL: there is none. */
 extern struct cksum_mirror *cksum_get_mirror (struct cksum_shared *s);
+
+/* The database's snapshots (cksum-snapshot.h). */
+struct cksum_snapshots {
+  struct lock lock; /* protects the list; held while a page is saved */
+  LIST_HEAD (, cksum_snapshot) list;
+  atomic_uint nr; /* of the list */
+};
+extern struct cksum_snapshots *cksum_get_snapshots (struct cksum_shared *s);
 
 /* The arguments of cksum_readonly_prepare; -1: no stand-in. */
 extern int cksum_get_stand_in (struct cksum_shared *s);
@@ -252,6 +268,9 @@ extern void cksum_mirror_size (struct cksum_file *f, sqlite3_int64 *size);
 
 extern int
 cksum_db_read (struct cksum_file *f, void *buf, int len, sqlite3_int64 offset);
+/* A whole page as it is now, also for a file of a snapshot. */
+extern int cksum_db_read_live (struct cksum_file *f, uint8_t *page,
+                               uint32_t page_size, sqlite3_int64 offset);
 extern int cksum_db_write (struct cksum_file *f, const void *buf, int len,
                            sqlite3_int64 offset);
 extern int cksum_db_size (struct cksum_file *f, sqlite3_int64 *size);
@@ -283,10 +302,31 @@ extern size_t cksum_wal_path_len (const char *path);
 extern bool cksum_readonly_read_page (struct cksum_file *f, uint8_t *page,
                                       uint32_t page_size, sqlite3_int64 offset);
 
+/* Its methods, for files of which only some differ. */
+extern const sqlite3_io_methods cksum_readonly_methods;
+
 /* Register the read-only VFS, on the same 'real' one.  It inherits from
  * 'writable' the methods that it does not replace.  SQLite's result code.
  */
 extern int
 cksum_readonly_register (sqlite3_vfs *real, const sqlite3_vfs *writable);
+
+/*----------------------------------------------------------------------
+ * cksum-snapshot.c
+ */
+
+/* Call it once, before all others.  'real' opens the files; the VFS of a
+ * snapshot inherits the other methods from 'readonly'.
+ */
+extern void
+cksum_snapshot_register (sqlite3_vfs *real, const sqlite3_vfs *readonly);
+
+/* Read a whole page as of the moment of f->snapshot. */
+extern int cksum_snapshot_read (struct cksum_file *f, uint8_t *page,
+                                uint32_t page_size, sqlite3_int64 offset);
+
+/* Save this page for the snapshots that lack it: before it is overwritten. */
+extern void cksum_snapshots_save (struct cksum_file *f, uint32_t page_size,
+                                  sqlite3_int64 offset);
 
 #endif /* NBDEDUP_CKSUM_INT_H */

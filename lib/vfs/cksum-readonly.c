@@ -104,7 +104,7 @@ readonly_device_characteristics (sqlite3_file *file)
 }
 
 /* Version 1 has no shared memory. */
-static const sqlite3_io_methods readonly_methods = {
+const sqlite3_io_methods cksum_readonly_methods = {
   .iVersion = 1,
   .xClose = cksum_close,
   .xRead = cksum_read,
@@ -234,13 +234,13 @@ readonly_open (sqlite3_vfs *vfs, const char *path, sqlite3_file *file,
       .base.pMethods = &given_methods,
       .fd = cksum_get_wal (f->shared),
     };
-    f->base.pMethods = &readonly_methods;
+    f->base.pMethods = &cksum_readonly_methods;
     return SQLITE_OK;
   }
   if (f->role == ROLE_WAL &&
       (cksum_is_without_wal (f->shared) || is_missing (path))) {
     f->role = ROLE_EMPTY;
-    f->base.pMethods = &readonly_methods;
+    f->base.pMethods = &cksum_readonly_methods;
     return SQLITE_OK;
   }
   /* Do not open it as a WAL: if this process is root, "unix-excl" would give a
@@ -258,7 +258,7 @@ readonly_open (sqlite3_vfs *vfs, const char *path, sqlite3_file *file,
     f->shared = NULL;
     return rc;
   }
-  f->base.pMethods = &readonly_methods;
+  f->base.pMethods = &cksum_readonly_methods;
   return SQLITE_OK;
 }
 
@@ -306,5 +306,6 @@ cksum_readonly_register (sqlite3_vfs *real, const sqlite3_vfs *writable)
   readonly_vfs.xOpen = readonly_open;
   readonly_vfs.xDelete = readonly_delete;
   readonly_vfs.xAccess = readonly_access;
+  cksum_snapshot_register (real, &readonly_vfs);
   return sqlite3_vfs_register (&readonly_vfs, 0);
 }

@@ -43,6 +43,7 @@ struct cksum_shared {
   char *path;                  /* owned; of the main database */
   struct cksum_mirror *mirror; /* not owned; constant while it is open */
   _Atomic uint64_t written[CKSUM_WRITTEN]; /* bytes; no lock */
+  struct cksum_snapshots snapshots;        /* with a lock of their own */
 
   struct lock lock;  /* protects everything below */
   int stand_in, wal; /* owned, until it is freed; -1: none */
@@ -87,6 +88,7 @@ cksum_shared_get (const char *path, size_t len)
     return NULL;
   }
   lock_init (&s->lock);
+  lock_init (&s->snapshots.lock);
   s->stand_in = s->wal = -1;
   s->refs = 1;
   s->next = databases;
@@ -108,6 +110,8 @@ cksum_shared_put (struct cksum_shared *s)
   for (p = &databases; *p != s; p = &(*p)->next)
     assert (*p != NULL);
   *p = s->next;
+  assert (LIST_EMPTY (&s->snapshots.list));
+  lock_destroy (&s->snapshots.lock);
   lock_destroy (&s->lock);
   if (s->stand_in != -1)
     close (s->stand_in);
@@ -119,9 +123,18 @@ cksum_shared_put (struct cksum_shared *s)
   free (s);
 }
 
+struct cksum_shared *
+cksum_shared_ref (struct cksum_shared *s)
+{
+  WITH_LOCK (&databases_lock);
+  assert (s->refs > 0);
+  s->refs++;
+  return s;
+}
+
 /* Use the full name, as SQLite will. */
-static struct cksum_shared *
-get_by_name (const char *path)
+struct cksum_shared *
+cksum_shared_get_by_name (const char *path)
 {
   sqlite3_vfs *vfs = sqlite3_vfs_find (CKSUM_VFS_NAME);
   struct cksum_shared *s;
@@ -140,7 +153,7 @@ get_by_name (const char *path)
 struct cksum_shared *
 cksum_shared_get_mirrored (const char *path, struct cksum_mirror *m)
 {
-  struct cksum_shared *s = get_by_name (path);
+  struct cksum_shared *s = cksum_shared_get_by_name (path);
 
   if (s != NULL) {
     assert (s->mirror == NULL);
@@ -160,7 +173,7 @@ cksum_count_written (struct cksum_shared *s, enum cksum_written which,
 int
 cksum_get_written (const char *path, uint64_t bytes[CKSUM_WRITTEN])
 {
-  struct cksum_shared *s = get_by_name (path);
+  struct cksum_shared *s = cksum_shared_get_by_name (path);
   unsigned i;
 
   if (s == NULL)
@@ -185,6 +198,12 @@ cksum_get_mirror (struct cksum_shared *s)
   return s == NULL ? NULL : s->mirror;
 }
 
+struct cksum_snapshots *
+cksum_get_snapshots (struct cksum_shared *s)
+{
+  return &s->snapshots;
+}
+
 static void
 take_file (int *owned, int fd)
 {
@@ -200,7 +219,7 @@ struct cksum_shared *
 cksum_readonly_prepare (const char *path, int stand_in, int wal,
                         bool without_wal)
 {
-  struct cksum_shared *s = get_by_name (path);
+  struct cksum_shared *s = cksum_shared_get_by_name (path);
 
   if (s == NULL) {
     if (stand_in != -1)
