@@ -39,17 +39,21 @@ struct cksum_snapshot {
   uint32_t page_size;               /* constant */
   uint64_t nr_pages;                /* constant; those beyond are not its own */
 
-  /* Held while a page is read, so that no checkpoint overwrites it meanwhile:
-   * the saved page is known before that.  Acquired after the list's lock;
-   * threads that hold that lock alone change what is below, except that they
-   * need both.
+  /* Protects everything below.  A thread that saves pages holds the list's lock
+   * as well, and only such threads change 'fd' and the table.
+   *
+   * Not held while a page is read, which may take long: a checkpoint would wait
+   * for that with each page that it saves.  It waits for the page that it is
+   * about to overwrite.
    */
   struct lock lock;
-  int fd;          /* owned; -1: it gave way */
+  pthread_cond_t has_read; /* reading == 0 */
+  uint64_t reading;        /* a page, from 1; 0: none */
+  int fd;                  /* owned; -1: it gave way, and no read goes on */
   uint32_t *where; /* owned; of each page, from 0: IN_DATABASE, DAMAGED, or
                     * the number of the saved page, from 1 */
   uint32_t nr_saved;
-  uint64_t gave_way_bytes; /* 0: it did not */
+  uint64_t gave_way_bytes; /* not 0: it gave way, and no read begins */
 };
 
 static sqlite3_vfs *real_vfs; /* set once, before the first snapshot */
@@ -64,9 +68,11 @@ static void
 give_way_locked (struct cksum_snapshot *n)
 {
   WITH_LOCK (&n->lock);
-  if (n->fd == -1)
+  if (n->gave_way_bytes != 0)
     return;
   n->gave_way_bytes = (uint64_t) n->nr_saved * n->page_size + 1;
+  while (n->reading != 0)
+    lock_wait (&n->lock, &n->has_read);
   close (n->fd);
   n->fd = -1;
   free (n->where);
@@ -84,6 +90,16 @@ is_too_large (const struct cksum_snapshot *n)
     (uint64_t) fs.f_bavail * fs.f_frsize;
 }
 
+/* The caller is about to overwrite the page. */
+static void
+set_where (struct cksum_snapshot *n, uint64_t page, uint32_t where)
+{
+  WITH_LOCK (&n->lock);
+  n->where[page] = where;
+  while (n->reading == page + 1)
+    lock_wait (&n->lock, &n->has_read);
+}
+
 static void
 save_page_locked (struct cksum_snapshot *n, uint64_t page, const uint8_t *buf)
 {
@@ -93,15 +109,7 @@ save_page_locked (struct cksum_snapshot *n, uint64_t page, const uint8_t *buf)
     give_way_locked (n);
     return;
   }
-  WITH_LOCK (&n->lock);
-  n->where[page] = ++n->nr_saved;
-}
-
-static void
-lose_page_locked (struct cksum_snapshot *n, uint64_t page)
-{
-  WITH_LOCK (&n->lock);
-  n->where[page] = DAMAGED;
+  set_where (n, page, ++n->nr_saved);
 }
 
 void
@@ -130,7 +138,7 @@ cksum_snapshots_save (struct cksum_file *f, uint32_t page_size,
     else if (rc == SQLITE_IOERR_NOMEM)
       give_way_locked (n);
     else
-      lose_page_locked (n, page);
+      set_where (n, page, DAMAGED);
   }
 }
 
@@ -138,20 +146,33 @@ cksum_snapshots_save (struct cksum_file *f, uint32_t page_size,
  * The file that SQLite reads
  */
 
-int
-cksum_snapshot_read (struct cksum_file *f, uint8_t *page, uint32_t page_size,
-                     sqlite3_int64 offset)
+/* False: the snapshot gave way. */
+static bool
+begin_read (struct cksum_snapshot *n, uint64_t page, uint32_t *where)
 {
-  struct cksum_snapshot *n = f->snapshot;
-  const uint64_t number = (uint64_t) offset / page_size;
-  uint32_t where;
-
-  if (page_size != n->page_size || number >= n->nr_pages)
-    return SQLITE_IOERR_DATA;
   WITH_LOCK (&n->lock);
-  if (n->fd == -1)
-    return SQLITE_IOERR_READ;
-  where = n->where[number];
+  if (n->gave_way_bytes != 0)
+    return false;
+  assert (n->reading == 0);
+  n->reading = page + 1;
+  *where = n->where[page];
+  return true;
+}
+
+static void
+end_read (struct cksum_snapshot *n)
+{
+  WITH_LOCK (&n->lock);
+  n->reading = 0;
+  pthread_cond_signal (&n->has_read);
+}
+
+static int
+read_page (struct cksum_file *f, uint32_t where, uint8_t *page,
+           uint32_t page_size, sqlite3_int64 offset)
+{
+  const struct cksum_snapshot *n = f->snapshot;
+
   if (where == IN_DATABASE)
     return cksum_db_read_live (f, page, page_size, offset);
   if (where == DAMAGED)
@@ -162,6 +183,24 @@ cksum_snapshot_read (struct cksum_file *f, uint8_t *page, uint32_t page_size,
   return cksum_page_is_good (page, page_size, (uint64_t) offset)
     ? SQLITE_OK
     : SQLITE_IOERR_DATA;
+}
+
+int
+cksum_snapshot_read (struct cksum_file *f, uint8_t *page, uint32_t page_size,
+                     sqlite3_int64 offset)
+{
+  struct cksum_snapshot *n = f->snapshot;
+  const uint64_t number = (uint64_t) offset / page_size;
+  uint32_t where;
+  int rc;
+
+  if (page_size != n->page_size || number >= n->nr_pages)
+    return SQLITE_IOERR_DATA;
+  if (!begin_read (n, number, &where))
+    return SQLITE_IOERR_READ;
+  rc = read_page (f, where, page, page_size, offset);
+  end_read (n);
+  return rc;
 }
 
 static int
@@ -260,6 +299,7 @@ free_snapshot (struct cksum_snapshot *n)
   if (n->fd != -1)
     close (n->fd);
   cksum_shared_put (n->shared);
+  pthread_cond_destroy (&n->has_read);
   lock_destroy (&n->lock);
   free (n->where);
   free (n);
@@ -275,6 +315,7 @@ cksum_snapshot_begin (const char *path)
   if (n == NULL)
     return nbdedup_fail_null (ENOMEM, "no memory");
   lock_init (&n->lock);
+  cond_init (&n->has_read);
   n->fd = -1;
   n->vfs = snapshot_vfs;
   n->vfs.zName = n->name;

@@ -14,8 +14,8 @@
  * A snapshot gives way if its file cannot be written, or has more bytes than
  * the file system has left: writes to the database never fail for it.
  *
- * Threads: each function may be called from any thread.  Connections to a
- * snapshot are SQLite's: one thread at a time.
+ * Threads: each function may be called from any thread.  A snapshot has one
+ * connection, which one thread at a time uses.
  */
 
 #ifndef NBDEDUP_CKSUM_SNAPSHOT_H
