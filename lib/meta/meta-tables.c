@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "format/format.h"
 #include "meta/meta-conn.h"
+#include "vfs/cksum-vfs.h"
 
 static const char *const sql[NR_STMTS] = {
   [ST_BEGIN] = "BEGIN IMMEDIATE",
@@ -740,17 +741,44 @@ meta_leaf_scan_from (struct meta_conn *c, const struct meta_leaf_key *first,
                }));
 }
 
+struct quick_check {
+  int (*look) (void *opaque);
+  void *opaque;
+  int err; /* of 'look'; 0: none */
+  char text[512];
+};
+
+/* SQLite goes on with other pages, which then cannot be read either. */
+static int
+look_before_read (void *opaque)
+{
+  struct quick_check *q = opaque;
+
+  if (q->err == 0 && q->look (q->opaque) == -1) {
+    q->err = errno;
+    snprintf (q->text, sizeof q->text, "%s", nbdedup_error ());
+  }
+  return q->err;
+}
+
 int
 meta_quick_check (struct meta_conn *c,
-                  void (*fn) (void *opaque, const char *text), void *opaque)
+                  void (*fn) (void *opaque, const char *text),
+                  int (*look) (void *opaque), void *opaque)
 {
+  struct quick_check q = { look, opaque, 0, "" };
+  int r;
   USING_STMT (st, c, ST_QUICK_CHECK);
 
-  return SCAN (c, st, "checking", ({
-                 if (strcmp (col_text (st, 0), "ok") != 0)
-                   fn (opaque, col_text (st, 0));
-                 0;
-               }));
+  if (cksum_set_look (c->db, look_before_read, &q) == -1)
+    return -1;
+  r = SCAN (c, st, "checking", ({
+              if (q.err == 0 && strcmp (col_text (st, 0), "ok") != 0)
+                fn (opaque, col_text (st, 0));
+              0;
+            }));
+  cksum_set_look (c->db, NULL, NULL);
+  return q.err == 0 ? r : nbdedup_fail (q.err, "%s", q.text);
 }
 
 /* Read a blob by integer key: 1, 0: no row, -1. */

@@ -230,10 +230,13 @@ extern int meta_frozen_check (struct meta_conn *c);
 /* Is there a frozen reader? */
 extern bool meta_is_frozen (struct meta *m);
 
-/* SQLite's own check of pages and trees; 'fn' gets each problem. */
+/* SQLite's own check of pages and trees; 'fn' gets each problem.  If 'look',
+ * which is called before each page is read, returns -1, the check fails with
+ * its error.
+ */
 extern int meta_quick_check (struct meta_conn *c,
                              void (*fn) (void *opaque, const char *text),
-                             void *opaque);
+                             int (*look) (void *opaque), void *opaque);
 
 /* Copy the WAL into the database, up to the last commit, and sync. */
 extern int meta_checkpoint (struct meta *m);

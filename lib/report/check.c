@@ -73,14 +73,27 @@ check_problem (struct check *ck, const char *fmt, ...)
     json_array_append_new (ck->problems, json_string (text));
 }
 
-int
-check_step (struct check *ck)
+static int
+look (struct check *ck)
 {
-  if (++ck->done % 1024 != 0)
-    return 0;
   if (ck->progress && ck->progress (ck->opaque, ck->done, 0) != 0)
     return nbdedup_fail (EINTR, "interrupted");
   return meta_frozen_check (ck->c);
+}
+
+int
+check_step (struct check *ck)
+{
+  return ++ck->done % 1024 == 0 ? look (ck) : 0;
+}
+
+/* A page may take as long as many rows. */
+static int
+look_before_page (void *opaque)
+{
+  struct check *ck = opaque;
+
+  return ++ck->done % 64 == 0 ? look (ck) : 0;
 }
 
 /*----------------------------------------------------------------------
@@ -276,7 +289,8 @@ check_all (struct check *ck)
   size_t i;
 
   if (ck->c != NULL &&
-      meta_quick_check (ck->c, quick_check_problem, ck) == -1) {
+      meta_quick_check (ck->c, quick_check_problem, look_before_page, ck) ==
+        -1) {
     if (check_is_no_problem ())
       return -1;
     check_problem (ck, "%s", nbdedup_error ());

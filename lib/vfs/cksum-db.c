@@ -186,6 +186,8 @@ cksum_db_read (struct cksum_file *f, void *buf, int len, sqlite3_int64 offset)
   uint32_t page_size;
   int rc;
 
+  if (f->look && f->look (f->look_opaque) != 0)
+    return SQLITE_INTERRUPT;
   rc = db_page_size (f, &page_size);
   if (rc == SQLITE_OK && page_size == 0)
     return real_read (f, buf, len, offset);

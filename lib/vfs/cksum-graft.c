@@ -32,12 +32,10 @@ cksum_graft_read (const struct cksum_file *f, uint8_t *page, uint32_t page_size,
 int
 cksum_graft_set (sqlite3 *db, const struct cksum_graft *graft)
 {
-  struct cksum_file *f = NULL;
+  struct cksum_file *f = cksum_file_of (db);
 
-  if (sqlite3_file_control (db, "main", SQLITE_FCNTL_FILE_POINTER, &f) !=
-        SQLITE_OK ||
-      f == NULL || f->base.pMethods == NULL)
-    return nbdedup_fail (EIO, "pool.db: not open");
+  if (f == NULL)
+    return -1;
   /* The connection's cache has pages from before the graft. */
   sqlite3_db_release_memory (db);
   f->graft = graft;

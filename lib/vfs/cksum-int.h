@@ -53,6 +53,8 @@ struct cksum_file {
                                  * one thread at a time uses a file */
   const struct cksum_graft *graft; /* not owned; NULL: none */
   struct cksum_snapshot *snapshot; /* not owned; NULL: read it as it is */
+  int (*look) (void *opaque);      /* NULL: none (cksum-vfs.h) */
+  void *look_opaque;
 };
 
 static_assert (sizeof (struct cksum_file) % 8 == 0,
@@ -119,6 +121,8 @@ is_page_size (uint64_t size)
  */
 
 extern int cksum_close (sqlite3_file *file);
+/* The connection's main database; NULL with a text: it is not open. */
+extern struct cksum_file *cksum_file_of (sqlite3 *db);
 extern int
 cksum_read (sqlite3_file *file, void *buf, int len, sqlite3_int64 offset);
 

@@ -226,6 +226,30 @@ cksum_shm_unmap (sqlite3_file *file, int delete)
   return real->pMethods->xShmUnmap (real, delete);
 }
 
+struct cksum_file *
+cksum_file_of (sqlite3 *db)
+{
+  struct cksum_file *f = NULL;
+
+  if (sqlite3_file_control (db, "main", SQLITE_FCNTL_FILE_POINTER, &f) !=
+        SQLITE_OK ||
+      f == NULL || f->base.pMethods == NULL)
+    return nbdedup_fail_null (EIO, "pool.db: not open");
+  return f;
+}
+
+int
+cksum_set_look (sqlite3 *db, int (*look) (void *opaque), void *opaque)
+{
+  struct cksum_file *f = cksum_file_of (db);
+
+  if (f == NULL)
+    return -1;
+  f->look = look;
+  f->look_opaque = opaque;
+  return 0;
+}
+
 /* Version 2 has no xFetch: SQLite does not map the database. */
 static const sqlite3_io_methods cksum_methods = {
   .iVersion = 2,

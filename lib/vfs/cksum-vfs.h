@@ -35,6 +35,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include <sqlite3.h>
+
 #define CKSUM_VFS_NAME "nbdedup"
 #define CKSUM_READONLY_VFS_NAME "nbdedup-readonly"
 #define CKSUM_RESERVE 8
@@ -49,6 +51,14 @@
  * Returns 0, or -1 with errno and a text.
  */
 extern int cksum_vfs_register (void);
+
+/* Call 'look' before each read of the connection's database: if it does not
+ * return 0, the read fails, with SQLITE_INTERRUPT.  NULL ends that.  So a
+ * caller can end a statement in which SQLite calls no progress handler: Debian
+ * 12's does not while it checks a tree.  -1 with a text: no such file.
+ */
+extern int
+cksum_set_look (sqlite3 *db, int (*look) (void *opaque), void *opaque);
 
 /* The bytes written to the database, to its WAL, and to the second copy of
  * both, since the first connection to it was opened.  'path' is the

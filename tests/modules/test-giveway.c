@@ -15,6 +15,7 @@
 #include <limits.h>
 #include <sys/stat.h>
 
+#include "base/error.h"
 #include "core/engine.h"
 #include "core/txg.h"
 #include "data/sync.h"
@@ -213,6 +214,46 @@ test_gives_way (const char *command)
     die ("not clear: %s", nbdedup_error ());
 }
 
+static unsigned nr_pages_read, pages_to_read;
+
+static int
+look (void *opaque)
+{
+  (void) opaque;
+  return ++nr_pages_read < pages_to_read ? 0 : nbdedup_fail (EINTR, "stop");
+}
+
+static void
+no_problem (void *opaque, const char *text)
+{
+  (void) opaque;
+  die ("a problem: %s", text);
+}
+
+/* SQLite's own check of a tree cannot be interrupted, so its reads are. */
+static void
+test_pages (void)
+{
+  struct meta_conn *c = meta_frozen_open (pool->meta);
+  unsigned all;
+
+  must (c ? 0 : -1);
+  pages_to_read = UINT_MAX;
+  must (meta_quick_check (c, no_problem, look, NULL));
+  meta_frozen_close (pool->meta, c);
+  all = nr_pages_read;
+
+  c = meta_frozen_open (pool->meta);
+  must (c ? 0 : -1);
+  nr_pages_read = 0;
+  pages_to_read = 10;
+  if (meta_quick_check (c, no_problem, look, NULL) != -1 || errno != EINTR)
+    die ("not interrupted");
+  meta_frozen_close (pool->meta, c);
+  if (nr_pages_read != pages_to_read || all < 10 * pages_to_read)
+    die ("%u pages, and then %u", all, nr_pages_read);
+}
+
 int
 main (void)
 {
@@ -224,6 +265,7 @@ main (void)
   make_volumes ();
   test_others_come_in ();
   test_interrupt ();
+  test_pages ();
   test_writes_go_on ();
   test_gives_way ("drift");
   test_gives_way ("check");
