@@ -22,7 +22,9 @@
  * part of "status" have locks of their own, innermost.  So have the second copy
  * of pool.db (in this order: its builder's lock, the locks of its two files,
  * the lock held during a change of pool.db, its state's lock), the room of its
- * files (outside the lock held during a change of pool.db) and its VFS.
+ * files (outside the lock held during a change of pool.db) and its VFS.  A
+ * thread that saves a page for snapshots of pool.db holds their list's lock
+ * outside of the copy's, and inside of it a snapshot's (cksum-snapshot.h).
  *
  * Threads read and write records, copy blocks, hash and compress with none of
  * these locks held.  (writeback-int.h says why each copy is safe.)  Two

@@ -288,8 +288,7 @@ extern uint64_t txg_leaves_at_once (struct txg *txg);
 extern uint64_t txg_blocks_at_once (struct txg *txg);
 
 /* Fold everything, then free room that is not needed.  'urgent': clients cannot
- * write without it, so frozen readers must give way.  Otherwise it is freed
- * soon after they have ended.
+ * write without it, so frozen readers give way.
  */
 extern int txg_make_room (struct txg *txg, bool urgent);
 

@@ -58,9 +58,7 @@ extern int frozen_zero (struct frozen *f, unsigned set, uint64_t clone,
 extern json_t *
 frozen_advise (struct frozen *f, nbdedup_progress_fn *progress, void *opaque);
 
-/* Is the moment still there?  EBUSY: close it soon, because commits wait for
- * that.
- */
+/* Is the moment still there?  EBUSY: no more can be read. */
 extern int frozen_check (struct frozen *f);
 
 #endif /* NBDEDUP_FROZEN_H */

@@ -86,7 +86,8 @@ struct view {
 };
 
 /* Open a view of this moment, with everything answered.  Under pool->admin.
- * -1: EIO, ENOMEM, or the error of the fold.
+ * -1: EIO, ENOMEM, EBUSY if other readers keep the WAL from being copied, an
+ * error of making a file, or that of the fold.
  */
 extern int view_open (struct nbdedup_pool *pool, struct view *v);
 /* EBUSY: the pool needs the space that keeping this moment takes while clients

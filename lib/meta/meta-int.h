@@ -26,6 +26,8 @@
  */
 #define META_CHECKPOINT_PAGES_MIN 1024
 
+#define COPIED_PARTLY UINT64_MAX
+
 struct meta {
   char *path; /* owned */
   struct meta_conn writer;
@@ -44,8 +46,8 @@ struct meta {
 
   /* Held while copying from the WAL; acquired before 'lock'. */
   struct lock copying;
-  bool all_copied; /* by the last checkpoint: pool.db has all that was committed
-                    * when it began */
+  uint64_t copied_commits; /* the number of commits when the last checkpoint
+                            * began, if that copied all; or COPIED_PARTLY */
 
   struct lock lock;           /* protects everything below */
   pthread_cond_t reader_free; /* nr_free > 0 and !hold_readers */
@@ -53,6 +55,7 @@ struct meta {
   struct meta_conn *free[NR_READERS];
   unsigned nr_free;
   unsigned nr_frozen;   /* readers of meta_frozen_open */
+  uint64_t nr_commits;  /* so far */
   int wal_pages;        /* in the WAL, after the last commit */
   int copied_pages;     /* of them, by checkpoints */
   int checkpoint_pages; /* not copied: then the thread copies them */
@@ -64,10 +67,10 @@ struct meta {
 extern void meta_assert_consistent_locked (struct meta *m);
 DEFINE_WITH_CONSISTENT (meta)
 
-/* Copy the WAL into pool.db up to its last commit, also past readers that are
- * in it for a moment.  -1: EBUSY if they stay, EIO.
+/* Copy the WAL into pool.db up to its last commit; 'hold': past readers that
+ * are in it for a moment.  1; 0: readers are in it; -1.
  */
-extern int meta_copy_all_locked (struct meta *m);
+extern int meta_copy_all_locked (struct meta *m, bool hold);
 
 /* The thread that checkpoints, and SQLite's hook that wakes it. */
 extern void *meta_checkpoint_thread (void *meta);
@@ -75,7 +78,9 @@ extern int meta_wal_hook (void *meta, sqlite3 *db, const char *name, int pages);
 
 /* Count the pages as of the last commit. */
 extern int meta_count_pages (struct meta *m);
-/* Never cut off pages of pool.db, also not free ones. */
+/* Never cut off pages of pool.db, also not free ones, and none that a snapshot
+ * has.
+ */
 extern void
 meta_trim_files (struct meta *m, uint64_t db_pages, uint64_t wal_pages);
 

@@ -12,6 +12,7 @@
 #include "base/cleanup.h"
 #include "format/format.h"
 #include "meta/meta-int.h"
+#include "vfs/cksum-snapshot.h"
 #include "vfs/cksum-vfs.h"
 
 static uint64_t
@@ -46,8 +47,10 @@ meta_committed (struct meta *m)
 void
 meta_trim_files (struct meta *m, uint64_t db_pages, uint64_t wal_pages)
 {
-  meta_files_trim (m->files, db_pages > m->all_pages ? db_pages : m->all_pages,
-                   wal_pages);
+  const uint64_t read = cksum_snapshots_pages (m->path);
+  uint64_t pages = db_pages > m->all_pages ? db_pages : m->all_pages;
+
+  meta_files_trim (m->files, pages > read ? pages : read, wal_pages);
 }
 
 /* Count the pages of the files now. */

@@ -29,8 +29,13 @@
 #define WAL_LIMIT_BYTES_MIN (UINT64_C (1) << 20)
 /* How long the fold waits for readers before it lets the WAL grow further. */
 #define READERS_WAIT_MS 100
-/* How often meta_copy_all_locked waits so long. */
-#define COPY_ALL_TRIES 30
+
+static uint64_t
+get_commits (struct meta *m)
+{
+  WITH_LOCK (&m->lock);
+  return m->nr_commits;
+}
 
 /* SQLite refuses a checkpoint (SQLITE_BUSY, at once) while another one is
  * running, so ours wait for each other.  The wait is no longer than copying
@@ -43,13 +48,16 @@
 static int
 checkpoint_locked (struct meta *m, struct meta_conn *c, int mode)
 {
+  uint64_t nr_commits;
   int rc, frames, copied;
 
   assert_held (&m->copying);
+  nr_commits = get_commits (m);
   rc = sqlite3_wal_checkpoint_v2 (c->db, NULL, mode, &frames, &copied);
   if (rc == SQLITE_IOERR_FSYNC)
     m->writer.sync_failed = true;
-  m->all_copied = rc == SQLITE_OK && copied == frames;
+  m->copied_commits = rc == SQLITE_OK && copied == frames ? nr_commits
+                                                          : COPIED_PARTLY;
   return rc;
 }
 
@@ -71,11 +79,11 @@ wants_checkpoint_locked (const struct meta *m)
 /* Copy what the WAL has now, as far as readers allow.  A failure is not lost:
  * the WAL keeps growing, and the commit that cannot extend it reports why.
  */
-static void
+static int
 copy_locked (struct meta *m, struct meta_conn *c)
 {
   unsigned begun;
-  int pages;
+  int pages, rc;
 
   assert_held (&m->copying);
   {
@@ -83,11 +91,21 @@ copy_locked (struct meta *m, struct meta_conn *c)
     begun = m->wal_begun;
     pages = m->wal_pages;
   }
-  checkpoint_locked (m, c, SQLITE_CHECKPOINT_PASSIVE);
+  cksum_snapshots_look (m->path);
+  rc = checkpoint_locked (m, c, SQLITE_CHECKPOINT_PASSIVE);
   WITH_LOCK (&m->lock);
   WITH_CONSISTENT (meta, m);
   if (m->wal_begun == begun && pages > m->copied_pages)
     m->copied_pages = pages;
+  return rc;
+}
+
+/* Another thread may have copied meanwhile: see meta_copy_all_locked. */
+static bool
+still_wants_checkpoint (struct meta *m)
+{
+  WITH_LOCK (&m->lock);
+  return wants_checkpoint_locked (m);
 }
 
 void *
@@ -104,7 +122,8 @@ meta_checkpoint_thread (void *arg)
         return NULL;
     }
     WITH_LOCK (&m->copying);
-    copy_locked (m, &m->checkpointer);
+    if (still_wants_checkpoint (m))
+      copy_locked (m, &m->checkpointer);
   }
 }
 
@@ -120,6 +139,7 @@ meta_wal_hook (void *arg, sqlite3 *db, const char *name, int pages)
   if (pages < m->wal_pages)
     wal_begins_locked (m);
   m->wal_pages = pages;
+  m->nr_commits++;
   if (wants_checkpoint_locked (m))
     pthread_cond_signal (&m->thread.wake);
   return SQLITE_OK;
@@ -139,7 +159,7 @@ meta_checkpoint (struct meta *m)
 }
 
 /* Let no new reader start, and wait until no thread reads, but at most
- * READERS_WAIT_MS: a check may read for minutes.
+ * READERS_WAIT_MS: a scrub may look for damage for longer.
  */
 static void
 hold_readers (struct meta *m)
@@ -164,28 +184,28 @@ let_readers (struct meta *m, bool restarted)
     wal_begins_locked (m);
 }
 
+/* Without need no checkpoint follows another one: beside a commit of another
+ * thread, SQLite before 3.51.3 might then take the WAL for copied that begins
+ * again (https://sqlite.org/wal.html#walresetbug).
+ */
 int
-meta_copy_all_locked (struct meta *m)
+meta_copy_all_locked (struct meta *m, bool hold)
 {
-  unsigned tries;
   int rc;
 
   assert_held (&m->copying);
-  for (tries = 0; tries < COPY_ALL_TRIES; ++tries) {
-    /* As a rule nothing is in the way. */
-    if (tries > 0)
-      hold_readers (m);
-    rc = checkpoint_locked (m, &m->checkpointer, SQLITE_CHECKPOINT_PASSIVE);
-    if (tries > 0)
-      let_readers (m, false);
-    if (m->all_copied)
-      return 0;
-    if (rc != SQLITE_OK && rc != SQLITE_BUSY)
-      return meta_fail (&m->checkpointer, "checkpoint");
-  }
-  return nbdedup_fail (EBUSY,
-                       "pool.db: other commands read it: try again "
-                       "later");
+  if (m->copied_commits == get_commits (m))
+    return 1;
+  if (hold)
+    hold_readers (m);
+  rc = copy_locked (m, &m->checkpointer);
+  if (hold)
+    let_readers (m, false);
+  if (m->copied_commits != COPIED_PARTLY)
+    return 1;
+  return rc == SQLITE_OK || rc == SQLITE_BUSY
+    ? 0
+    : meta_fail (&m->checkpointer, "checkpoint");
 }
 
 void

@@ -12,6 +12,7 @@
 #include <stdio.h>
 
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "base/error.h"
 #include "format/format.h"
 #include "meta/meta-int.h"
@@ -20,6 +21,9 @@
 #include "vfs/cksum-vfs.h"
 
 #define FROZEN_CACHE_BYTES (UINT64_C (2) << 20)
+/* How often, and how far apart, meta_frozen_open tries to copy the WAL. */
+#define FROZEN_TRIES 60
+#define FROZEN_RETRY_MS 20
 
 void
 meta_assert_consistent_locked (struct meta *m)
@@ -117,6 +121,7 @@ open_meta (const char *path, uint64_t budget_bytes, bool readonly,
   lock_init (&m->copying);
   lock_init (&m->lock);
   m->checkpoint_pages = META_CHECKPOINT_PAGES_MIN;
+  m->copied_commits = COPIED_PARTLY;
   background_init (&m->thread, &m->lock);
   cond_init (&m->reader_free);
   cond_init (&m->all_free);
@@ -327,20 +332,50 @@ meta_reader_put (struct meta *m, struct meta_conn *c)
     pthread_cond_signal (&m->all_free);
 }
 
-/* No commit changes a read-only pool. */
+/* 1: a snapshot; 0: none, for the WAL has a damaged page; -1.  Folds, and the
+ * readers that wait, have their turn between the attempts.
+ */
+static int
+begin_snapshot (struct meta *m, struct meta_conn *c)
+{
+  bool is_damaged = false;
+  unsigned tries;
+  int r;
+
+  for (tries = 0; tries < FROZEN_TRIES; ++tries) {
+    {
+      WITH_LOCK (&m->copying);
+      r = meta_copy_all_locked (m, tries > 0);
+      if (r == 1)
+        c->snapshot = cksum_snapshot_begin (m->path);
+      else if (r == -1)
+        is_damaged = meta_is_damaged (&m->checkpointer);
+    }
+    if (r != 0)
+      return c->snapshot ? 1 : is_damaged ? 0 : -1;
+    clock_sleep_ms (FROZEN_RETRY_MS);
+  }
+  return nbdedup_fail (EBUSY,
+                       "pool.db: other commands read it: try again "
+                       "later");
+}
+
+/* No commit changes a read-only pool.  A reader in the WAL reads all but its
+ * damaged pages, and the WAL cannot start again anyway.
+ */
 static int
 open_frozen (struct meta *m, struct meta_conn *c)
 {
-  if (m->readonly)
+  const int r = m->readonly ? 0 : begin_snapshot (m, c);
+
+  switch (r) {
+  case 1:
+    return meta_conn_open_snapshot (c, m->path, FROZEN_CACHE_BYTES);
+  case 0:
     return conn_open_of (m, c, FROZEN_CACHE_BYTES);
-  {
-    WITH_LOCK (&m->copying);
-    if (meta_copy_all_locked (m) == -1)
-      return -1;
-    c->snapshot = cksum_snapshot_begin (m->path);
+  default:
+    return -1;
   }
-  return c->snapshot ? meta_conn_open_snapshot (c, m->path, FROZEN_CACHE_BYTES)
-                     : -1;
 }
 
 struct meta_conn *

@@ -241,7 +241,6 @@ get_waste (struct nbdedup_pool *pool)
 int
 compact_step (struct nbdedup_pool *pool, unsigned rows)
 {
-  /* Drift would have to give way. */
   if (meta_is_frozen (pool->meta)) {
     clock_sleep_ms (HELD_MS);
     return 0;

@@ -23,8 +23,8 @@
  */
 extern int compact_begin (struct nbdedup_pool *pool, uint64_t max_bytes);
 
-/* Let a fold change so many leaves.  While a frozen reader keeps the WAL from
- * being restarted, only wait a moment.
+/* Let a fold change so many leaves.  While there is a frozen reader, only wait
+ * a moment: all that moves would be saved for it, and a drift's content kept.
  */
 extern int compact_step (struct nbdedup_pool *pool, unsigned rows);
 

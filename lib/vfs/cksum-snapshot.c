@@ -85,7 +85,7 @@ is_too_large (const struct cksum_snapshot *n)
 {
   struct statvfs fs;
 
-  return n->nr_saved % PAGES_PER_LOOK == 0 && fstatvfs (n->fd, &fs) == 0 &&
+  return fstatvfs (n->fd, &fs) == 0 &&
     (uint64_t) n->nr_saved * n->page_size >
     (uint64_t) fs.f_bavail * fs.f_frsize;
 }
@@ -105,7 +105,7 @@ save_page_locked (struct cksum_snapshot *n, uint64_t page, const uint8_t *buf)
 {
   if (full_pwrite (n->fd, buf, n->page_size,
                    (uint64_t) n->nr_saved * n->page_size) == -1 ||
-      is_too_large (n)) {
+      (n->nr_saved % PAGES_PER_LOOK == 0 && is_too_large (n))) {
     give_way_locked (n);
     return;
   }
@@ -370,20 +370,69 @@ cksum_snapshot_gave_way (struct cksum_snapshot *n)
   return n->gave_way_bytes;
 }
 
-void
-cksum_snapshots_give_way (const char *path)
+/* Call 'fn' for each snapshot of the database, with the list's lock held.
+ * Without memory for that the caller goes on without it.
+ */
+static void
+each_locked (const char *path,
+             void (*fn) (struct cksum_snapshot *n, void *opaque), void *opaque)
 {
   struct cksum_shared *s = cksum_shared_get_by_name (path);
   struct cksum_snapshots *all;
   struct cksum_snapshot *n;
 
-  if (s == NULL) /* no memory: the caller goes on without the space */
+  if (s == NULL)
     return;
   all = cksum_get_snapshots (s);
   {
     WITH_LOCK (&all->lock);
     LIST_FOREACH (n, &all->list, link)
-      give_way_locked (n);
+      fn (n, opaque);
   }
   cksum_shared_put (s);
+}
+
+static void
+give_way (struct cksum_snapshot *n, void *opaque)
+{
+  (void) opaque;
+  give_way_locked (n);
+}
+
+static void
+give_way_if_too_large (struct cksum_snapshot *n, void *opaque)
+{
+  (void) opaque;
+  if (n->fd != -1 && is_too_large (n))
+    give_way_locked (n);
+}
+
+static void
+get_most_pages (struct cksum_snapshot *n, void *opaque)
+{
+  uint64_t *most = opaque;
+
+  if (*most < n->nr_pages)
+    *most = n->nr_pages;
+}
+
+void
+cksum_snapshots_give_way (const char *path)
+{
+  each_locked (path, give_way, NULL);
+}
+
+void
+cksum_snapshots_look (const char *path)
+{
+  each_locked (path, give_way_if_too_large, NULL);
+}
+
+uint64_t
+cksum_snapshots_pages (const char *path)
+{
+  uint64_t most = 0;
+
+  each_locked (path, get_most_pages, &most);
+  return most;
 }

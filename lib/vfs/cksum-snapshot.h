@@ -44,7 +44,15 @@ extern const char *cksum_snapshot_vfs (const struct cksum_snapshot *n);
  */
 extern uint64_t cksum_snapshot_gave_way (struct cksum_snapshot *n);
 
-/* Let all snapshots of the database give way, and so free their space. */
+/* Let all snapshots of the database give way, and so free their space; or only
+ * those that have become too large for the file system since they saved a page.
+ */
 extern void cksum_snapshots_give_way (const char *path);
+extern void cksum_snapshots_look (const char *path);
+
+/* The most pages that a snapshot of the database has: its file must not become
+ * shorter.  0: there is no snapshot.
+ */
+extern uint64_t cksum_snapshots_pages (const char *path);
 
 #endif /* NBDEDUP_CKSUM_SNAPSHOT_H */

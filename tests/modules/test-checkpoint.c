@@ -13,6 +13,7 @@
 /* With it, the names below would be macros for other functions. */
 #undef _FILE_OFFSET_BITS
 
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 
@@ -259,6 +260,84 @@ test_the_wal_starts_again_at_its_limit (void)
   end_alone ();
 }
 
+static struct meta_conn *in_the_wal;
+
+static void
+begin_reading (struct meta_conn *c)
+{
+  struct meta_state state;
+
+  must (meta_freeze (c));
+  must (meta_state_get (c, &state));
+}
+
+static void
+end_reading (uint64_t after_ms)
+{
+  poll (NULL, 0, (int) after_ms);
+  meta_unfreeze (in_the_wal);
+  meta_reader_put (meta, in_the_wal);
+}
+
+/* A reader that is in the WAL keeps it from being copied for a while. */
+static void
+test_a_frozen_reader_waits_for_readers (void)
+{
+  const uint64_t row = 100 * META_PAGE_BYTES;
+  struct meta_conn *reader;
+  uint64_t all, unused;
+  struct job job;
+
+  begin_alone ();
+  commit_bulk (META_PAGE_BYTES);
+  in_the_wal = meta_reader_get (meta);
+  begin_reading (in_the_wal);
+  commit_bulk (row);
+  job_start (&job, end_reading, A_WHILE_MS);
+  reader = meta_frozen_open (meta);
+  expect (reader != NULL);
+  job_end (&job);
+  must (meta_page_counts (reader, &all, &unused));
+  expect (all > 100);
+  meta_frozen_close (meta, reader);
+  end_alone ();
+}
+
+static void
+spoil (const char *name, uint64_t offset)
+{
+  static const uint8_t garbage[16] = { 1, 2, 3 };
+  CLEANUP_FREE char *path = pool_file (directory, name);
+  CLEANUP_CLOSE int fd = open (path, O_WRONLY);
+
+  if (fd != -1)
+    expect (pwrite (fd, garbage, sizeof garbage, (off_t) offset) ==
+            sizeof garbage);
+  else
+    expect (errno == ENOENT);
+}
+
+/* A page that cannot be copied is no reason to read none of the others. */
+static void
+test_a_damaged_wal_is_read (void)
+{
+  const uint64_t frame = 32 + 30 * (24 + META_PAGE_BYTES);
+  struct meta_conn *reader;
+  uint64_t all, unused;
+
+  begin_alone ();
+  commit_bulk (100 * META_PAGE_BYTES);
+  spoil ("pool.db-wal", frame + 24 + 1000);
+  spoil ("pool.db.copy-wal", frame + 24 + 1000);
+  reader = meta_frozen_open (meta);
+  expect (reader != NULL);
+  must (meta_page_counts (reader, &all, &unused));
+  expect (all > 100);
+  meta_frozen_close (meta, reader);
+  expect (meta_close (meta) == -1);
+  remove_directory (directory);
+}
+
 /*----------------------------------------------------------------------
  * A whole pool
  */
@@ -411,6 +490,8 @@ static const struct engine_case cases[] = {
   CASE (what_a_command_did_is_copied),
   CASE (space_of_the_wal_is_given_back),
   CASE (the_wal_starts_again_at_its_limit),
+  CASE (a_frozen_reader_waits_for_readers),
+  CASE (a_damaged_wal_is_read),
   CASE (closing),
   CASE (a_new_wal_keeps_its_name),
   CASE (a_failed_sync_is_no_damage),

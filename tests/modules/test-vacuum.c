@@ -13,6 +13,7 @@
 #include "core/txg-int.h"
 #include "data/writeback.h"
 #include "disk/room.h"
+#include "meta/meta-conn.h"
 #include "rigs/engine-rig.h"
 
 #define NR_KEPT 10u
@@ -92,6 +93,46 @@ test_beside_a_frozen_reader (void)
   expect (meta_vacuum (pool->meta) == 0);
   meta_frozen_close (pool->meta, c);
   vacuum ();
+  expect_kept ();
+  end ();
+}
+
+static void
+no_problem (void *opaque, const char *text)
+{
+  (void) opaque;
+  die ("a problem: %s", text);
+}
+
+static int
+go_on (void *opaque)
+{
+  (void) opaque;
+  return 0;
+}
+
+/* A VACUUM that began first may end after a reader began: the file keeps the
+ * pages that the reader has.
+ */
+static void
+test_during_a_frozen_reader (void)
+{
+  struct meta_conn *c;
+  struct meta_pages p;
+
+  start_sparse ();
+  c = meta_frozen_open (pool->meta);
+  expect (c != NULL);
+  meta_get_pages (pool->meta, &p);
+  must (meta_allocate (pool->meta, 0, p.wal_used + 2 * p.used + 100));
+  must (meta_exec (meta_writer (pool->meta), "VACUUM", "a test"));
+  meta_committed (pool->meta);
+  must (txg_make_room (pool->txg, false));
+  must (meta_quick_check (c, no_problem, go_on, NULL));
+  meta_frozen_close (pool->meta, c);
+  must (txg_make_room (pool->txg, false));
+  meta_get_pages (pool->meta, &p);
+  expect (p.unused < 3);
   expect_kept ();
   end ();
 }
@@ -231,6 +272,7 @@ test_crash (void)
 static const struct engine_case cases[] = {
   CASE (vacuum),
   CASE (beside_a_frozen_reader),
+  CASE (during_a_frozen_reader),
   CASE (room_beside_a_frozen_reader),
   CASE (idle),
   CASE (room_comes_after_the_open_txg),
