@@ -173,6 +173,12 @@ in_journal ()
             "$BATS_TEST_TMPDIR/entries" "$@"
 }
 
+# journal_nbdkit: the command for nbdkit, as helpers.bash runs it.
+journal_nbdkit ()
+{
+    echo "env ${sanitizer_preload:+LD_PRELOAD=$sanitizer_preload} nbdkit"
+}
+
 # entry FILTER: apply a jq filter to the journal's entries.
 entry () { jq -c "$1" "$BATS_TEST_TMPDIR/entries"; }
 
@@ -183,9 +189,9 @@ entry () { jq -c "$1" "$BATS_TEST_TMPDIR/entries"; }
     # The server's, and a command's own.
     in_journal bash -e -c '
         stream () { stat -L -c %d:%i "$1"; }
-        plugin=$1
+        nbdkit=$1 plugin=$2
         : >log
-        JOURNAL_STREAM=$(stream log) nbdkit -f -P pid -U sock "$plugin" "pool=$NBDEDUP_POOL" 2>log &
+        JOURNAL_STREAM=$(stream log) $nbdkit -f -P pid -U sock "$plugin" "pool=$NBDEDUP_POOL" 2>log &
         until grep -qs "^server" "$NBDEDUP_POOL/lock" && [ -S "$NBDEDUP_POOL/control.sock" ]; do sleep 0.1; done
         nbdedup create v 1M
         nbdedup set compress=zstd
@@ -195,7 +201,7 @@ entry () { jq -c "$1" "$BATS_TEST_TMPDIR/entries"; }
         JOURNAL_STREAM=$(stream err) nbdedup snapshot v@a 2>err
         # It is another stream: nothing for the journal.
         JOURNAL_STREAM=$(stream log) nbdedup snapshot v@b 2>err
-    ' - "$plugin"
+    ' - "$(journal_nbdkit)" "$plugin"
     wait_for 20 entries_are 4
     assert_eq "$(entry '.NBDEDUP_EVENT' | xargs)" "opened create set snapshot"
     assert_eq "$(entry 'select (.NBDEDUP_EVENT == "create") |

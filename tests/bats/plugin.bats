@@ -133,7 +133,7 @@ keys=(pool volume only ddt-cache record-cache dirty-max commit-interval
     grep -qx thread_model=parallel <<<"$output"
     run -0 nbdkit --dump-plugin "$plugin" threads=serialize
     grep -qx thread_model=serialize_requests <<<"$output"
-    if nm -D "$nbdkit" 2>/dev/null | grep -q nbdkit_disconnect; then
+    if nm -D "$(type -P nbdkit)" 2>/dev/null | grep -q nbdkit_disconnect; then
         expected=parallel
     fi
     run -0 nbdkit --dump-plugin "$plugin"
@@ -436,6 +436,7 @@ read_until_logged ()
 
 @test "a server that does not start leaves no socket, and its parent does not wait" {
     local socket="$BATS_TEST_TMPDIR/s" port
+    local preload=(env ${sanitizer_preload:+LD_PRELOAD="$sanitizer_preload"})
 
     need perl -MIO::Socket::UNIX -e 1
     make_pool
@@ -450,7 +451,7 @@ read_until_logged ()
     # The command of --run starts before the pool is open.
     export -f wait_for fail
     for i in 1 2 3; do
-        run timeout 20 nbdkit -U - "$plugin" "$pool" \
+        run timeout 20 "${preload[@]}" nbdkit -U - "$plugin" "$pool" \
             --run 'unset LD_PRELOAD; nbdinfo "$uri"; r=$?
                    bash -c "wait_for 15 test ! -S $unixsocket"; exit $r'
         [ "$status" != 0 ] && [ "$status" != 124 ] || fail "$status: $output"
@@ -458,12 +459,12 @@ read_until_logged ()
         [[ $output == *journal* ]]
     done
     port=$(( 20000 + RANDOM % 20000 ))
-    run timeout 20 nbdkit -p $port -i 127.0.0.1 "$plugin" \
+    run timeout 20 "${preload[@]}" nbdkit -p $port -i 127.0.0.1 "$plugin" \
         "$pool" --run 'unset LD_PRELOAD; nbdinfo nbd://127.0.0.1:'$port
     [ "$status" != 0 ] && [ "$status" != 124 ] || fail "$status: $output"
 
     # A socket that was passed to it is not its own.
-    run -1 perl "$top_srcdir/tests/bats/socket-activate.pl" \
+    run -1 "${preload[@]}" perl "$top_srcdir/tests/bats/socket-activate.pl" \
         "$socket" nbdkit -f "$plugin" "$pool"
     [ -S "$socket" ]
 
@@ -472,6 +473,7 @@ read_until_logged ()
 
 @test "a server that has ended leaves no socket, but one that is another's" {
     local socket="$BATS_TEST_TMPDIR/s" pid signal
+    local preload=(env ${sanitizer_preload:+LD_PRELOAD="$sanitizer_preload"})
 
     make_pool
     nbdedup create v 1M
@@ -515,7 +517,7 @@ read_until_logged ()
 
     # A socket that was passed to it stays.
     need perl -MIO::Socket::UNIX -e 1
-    perl "$top_srcdir/tests/bats/socket-activate.pl" \
+    "${preload[@]}" perl "$top_srcdir/tests/bats/socket-activate.pl" \
         "$socket" nbdkit -f -P "$BATS_TEST_TMPDIR/p2" "$plugin" "$pool" \
         3>&- 4>&- &
     wait_for 30 nbdinfo --size "nbd+unix:///v?socket=$socket"
@@ -542,7 +544,7 @@ read_until_logged ()
     make_pool
     nbdedup create v 1M
     sock="$BATS_TEST_TMPDIR/s"
-    perl "$top_srcdir/tests/bats/socket-activate.pl" \
+    LD_PRELOAD="$sanitizer_preload" perl "$top_srcdir/tests/bats/socket-activate.pl" \
         "$sock" "$(type -P nbdkit)" -P "$BATS_TEST_TMPDIR/pid" \
         "$plugin" "$pool" 3>&- 4>&- &
     wait_for 30 test -s "$BATS_TEST_TMPDIR/pid"

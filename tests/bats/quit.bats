@@ -145,6 +145,6 @@ always_ends_at_once ()
         sysread ($a, my $more, 1) == 0 or die "no end of file";
         waitpid $pid, 0;
         exit ($? != 0);' \
-        nbdkit -s "$plugin" "pool=$pool" || status=$?
+        env ${sanitizer_preload:+LD_PRELOAD="$sanitizer_preload"} nbdkit -s "$plugin" "pool=$pool" || status=$?
     assert_eq "$status" 0
 }

@@ -24,6 +24,17 @@ like_a_clone ()
     truncate -s 16M _build/images/debian.raw
 }
 
+# nbdkit_for_sanitizers: an nbdkit that can load a plugin built with them.
+nbdkit_for_sanitizers ()
+{
+    [ -n "$sanitizer_preload" ] || return 0
+    mkdir "$BATS_TEST_TMPDIR/bin"
+    printf '#!/bin/sh\nLD_PRELOAD=%q exec %q "$@"\n' "$sanitizer_preload" \
+           "$(type -P nbdkit)" >"$BATS_TEST_TMPDIR/bin/nbdkit"
+    chmod +x "$BATS_TEST_TMPDIR/bin/nbdkit"
+    PATH="$BATS_TEST_TMPDIR/bin:$PATH"
+}
+
 teardown ()
 {
     local pid
@@ -40,6 +51,7 @@ teardown ()
     need nbdinfo --version
     cd "$BATS_TEST_TMPDIR"
     like_a_clone
+    nbdkit_for_sanitizers
     tour >../tour.bash
     # The tour sets what it needs.
     unset NBDEDUP_LIBEXEC

@@ -130,7 +130,8 @@ need_readonly_mount ()
 # readonly_nbdkit ARG...: run nbdkit where $pool is read-only.
 readonly_nbdkit ()
 {
-    on_readonly nbdkit -U - "$plugin" pool="$pool" "$@"
+    on_readonly env ${sanitizer_preload:+LD_PRELOAD="$sanitizer_preload"} \
+        nbdkit -U - "$plugin" pool="$pool" "$@"
 }
 
 # crashed_pool: old_pool, killed with flushed writes in its journal (100 KiB of

@@ -412,7 +412,9 @@ os.waitpid(child, 0)' "$@" 3>&- 4>&- &
     stop
     rm "$pool/../held"
     hold_lock_as_zombie "$pool" 30 alive
-    run ! timeout 60 nbdkit -f -U "$BATS_TEST_TMPDIR/s" "$plugin" "pool=$pool"
+    run ! timeout 60 \
+        env ${sanitizer_preload:+LD_PRELOAD="$sanitizer_preload"} \
+        nbdkit -f -U "$BATS_TEST_TMPDIR/s" "$plugin" "pool=$pool"
     touch "$pool/../release"
     [[ $output == *"in use by nbdkit"* ]] || fail "$output"
     wait "$holder"

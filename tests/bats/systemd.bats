@@ -58,10 +58,22 @@ words ()
 manage ()
 {
     sock=$BATS_TEST_TMPDIR/managed.sock
+    nbdkit_for_sanitizers
     python3 "$top_srcdir/tests/bats/manager.py" "$sock" told \
             nbdkit "$plugin" "pool=$pool" "$@" >log 2>&1 3>&- 4>&- &
     manager=$!
     wait_for 60 test -e told
+}
+
+# nbdkit_for_sanitizers: an nbdkit that can load a plugin built with them.
+nbdkit_for_sanitizers ()
+{
+    [ -n "$sanitizer_preload" ] || return 0
+    mkdir -p bin
+    printf '#!/bin/sh\nLD_PRELOAD=%q exec %q "$@"\n' "$sanitizer_preload" \
+           "$(type -P nbdkit)" >bin/nbdkit
+    chmod +x bin/nbdkit
+    PATH="$PWD/bin:$PATH"
 }
 
 # server_pid: print the process id of the server that runs now.

@@ -30,18 +30,6 @@ if [ -n "$sanitizer_preload" ]; then
     export ASAN_OPTIONS="detect_leaks=0:${ASAN_OPTIONS:-}"
 fi
 
-# Other programs (timeout, env, perl) and scripts find an nbdkit that can load a
-# plugin built with sanitizers, too.
-nbdkit=$(type -P nbdkit)
-if [ -n "$sanitizer_preload" ] && [ -d "${BATS_TEST_TMPDIR:-}" ]; then
-    mkdir "$BATS_TEST_TMPDIR/.bin"
-    # shellcheck disable=SC2016   # sh expands it
-    printf '#!/bin/sh\nLD_PRELOAD=${LD_PRELOAD:-%q} exec %q "$@"\n' \
-           "$sanitizer_preload" "$nbdkit" >"$BATS_TEST_TMPDIR/.bin/nbdkit"
-    chmod +x "$BATS_TEST_TMPDIR/.bin/nbdkit"
-    PATH="$BATS_TEST_TMPDIR/.bin:$PATH"
-fi
-
 # need CMD...: skip the test unless 'CMD...' works.
 need ()
 {
@@ -53,11 +41,11 @@ need_root ()
     [ "$(id -u)" = 0 ] || skip "needs root"
 }
 
-# nbdkit with the libraries of $sanitizer_preload, to which a test may add.
+# nbdkit, able to load a plugin that was built with sanitizers.
 nbdkit ()
 {
     if [ -n "$sanitizer_preload" ]; then
-        LD_PRELOAD="$sanitizer_preload" "$nbdkit" "$@"
+        LD_PRELOAD="$sanitizer_preload" command nbdkit "$@"
     else
         command nbdkit "$@"
     fi
