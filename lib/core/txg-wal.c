@@ -70,7 +70,7 @@ txg_prepare_wal (struct txg *t, uint64_t extra)
   assert (t->folding); /* room_cut came before */
   if (is_full) {
     txg_expect_restart (t);
-    meta_throttle (t->parts.meta);
+    meta_restart_wal (t->parts.meta, META_RESTART);
   }
   if (!t->has_thread || !wal_has_room (t, need)) {
     if (!is_full)

@@ -77,7 +77,7 @@ is_failed_write (int rc)
 }
 
 int
-meta_check_snapshot (struct meta_conn *c)
+meta_frozen_check (struct meta_conn *c)
 {
   const uint64_t bytes = c->snapshot ? cksum_snapshot_gave_way (c->snapshot)
                                      : 0;
@@ -97,7 +97,7 @@ meta_fail (struct meta_conn *c, const char *what)
   int rc = sqlite3_extended_errcode (c->db);
   int err = EIO;
 
-  if (meta_check_snapshot (c) == -1)
+  if (meta_frozen_check (c) == -1)
     return -1;
   switch (rc == SQLITE_IOERR_NOMEM ? SQLITE_NOMEM : rc & 0xff) {
   case SQLITE_FULL:

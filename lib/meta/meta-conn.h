@@ -132,8 +132,6 @@ extern int meta_exec (struct meta_conn *c, const char *sql, const char *what);
 /* The prepared statement; NULL: the error is recorded. */
 extern sqlite3_stmt *meta_stmt (struct meta_conn *c, enum meta_stmt which);
 
-/* EBUSY: the snapshot that the connection reads gave way. */
-extern int meta_check_snapshot (struct meta_conn *c);
 /* Record SQLite's error as ours; returns -1. */
 extern int meta_fail (struct meta_conn *c, const char *what);
 

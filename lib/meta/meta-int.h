@@ -22,7 +22,7 @@
 #define NR_READERS (12 + META_READERS_AHEAD)
 
 /* The WAL is checkpointed when it has so many pages more, or more of them
- * (meta_throttle).
+ * (meta_wal_is_full).
  */
 #define META_CHECKPOINT_PAGES_MIN 1024
 

@@ -781,7 +781,7 @@ meta_quick_check (struct meta_conn *c,
   if (q.err != 0)
     return nbdedup_fail (q.err, "%s", q.text);
   /* Then pages that could not be read are not damaged. */
-  return meta_check_snapshot (c) == -1 ? -1 : r;
+  return meta_frozen_check (c) == -1 ? -1 : r;
 }
 
 /* Read a blob by integer key: 1, 0: no row, -1. */

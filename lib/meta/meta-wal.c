@@ -4,9 +4,9 @@
  *
  * A separate thread checkpoints the WAL: a checkpoint inside a commit would
  * stop the fold for up to a second.  A passive checkpoint can starve if
- * commits come faster than it copies.  So meta_throttle makes the fold wait
- * for the checkpoint if the WAL has reached wal_limit, or would reach it with
- * the next fold.
+ * commits come faster than it copies.  So if the WAL has reached wal_limit, or
+ * would reach it with the next fold (meta_wal_is_full), the fold waits for the
+ * checkpoint, and restarts the WAL.
  */
 
 #include <config.h>
@@ -289,10 +289,4 @@ meta_wal_is_full (struct meta *m, uint64_t need)
   }
   return pages > 0 &&
     (pages * META_PAGE_BYTES >= limit || !has_room (m, pages + need, limit));
-}
-
-void
-meta_throttle (struct meta *m)
-{
-  meta_restart_wal (m, META_RESTART);
 }

@@ -413,12 +413,6 @@ meta_frozen_close (struct meta *m, struct meta_conn *c)
   m->nr_frozen--;
 }
 
-int
-meta_frozen_check (struct meta_conn *c)
-{
-  return meta_check_snapshot (c);
-}
-
 bool
 meta_is_frozen (struct meta *m)
 {

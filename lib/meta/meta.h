@@ -241,11 +241,9 @@ extern int meta_quick_check (struct meta_conn *c,
 /* Copy the WAL into the database, up to the last commit, and sync. */
 extern int meta_checkpoint (struct meta *m);
 /* Has the WAL reached its limit, or would a fold that may write 'need' pages
- * exceed it?
+ * exceed it?  Then the caller restarts it before the fold.
  */
 extern bool meta_wal_is_full (struct meta *m, uint64_t need);
-/* Call it then, before the fold: it restarts the WAL from its beginning. */
-extern void meta_throttle (struct meta *m);
 /* Checkpoint as much of the WAL as readers allow, and sync. */
 extern void meta_copy_wal (struct meta *m);
 /* Checkpoint the WAL and restart it, if no reader stays in it for long.  With

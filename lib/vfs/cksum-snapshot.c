@@ -371,9 +371,9 @@ cksum_snapshot_gave_way (struct cksum_snapshot *n)
 }
 
 /* Call 'fn' for each snapshot of the database, with the list's lock held.
- * Without memory for that the caller goes on without it.
+ * False: no memory for that.
  */
-static void
+static bool
 each_locked (const char *path,
              void (*fn) (struct cksum_snapshot *n, void *opaque), void *opaque)
 {
@@ -382,7 +382,7 @@ each_locked (const char *path,
   struct cksum_snapshot *n;
 
   if (s == NULL)
-    return;
+    return false;
   all = cksum_get_snapshots (s);
   {
     WITH_LOCK (&all->lock);
@@ -390,6 +390,7 @@ each_locked (const char *path,
       fn (n, opaque);
   }
   cksum_shared_put (s);
+  return true;
 }
 
 static void
@@ -433,6 +434,5 @@ cksum_snapshots_pages (const char *path)
 {
   uint64_t most = 0;
 
-  each_locked (path, get_most_pages, &most);
-  return most;
+  return each_locked (path, get_most_pages, &most) ? most : UINT64_MAX;
 }

@@ -51,7 +51,7 @@ extern void cksum_snapshots_give_way (const char *path);
 extern void cksum_snapshots_look (const char *path);
 
 /* The most pages that a snapshot of the database has: its file must not become
- * shorter.  0: there is no snapshot.
+ * shorter.  0: there is no snapshot; UINT64_MAX: no memory to look.
  */
 extern uint64_t cksum_snapshots_pages (const char *path);
 

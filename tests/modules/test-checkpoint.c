@@ -228,7 +228,7 @@ used_before (uint64_t pages)
   struct meta_pages p;
 
   if (meta_wal_is_full (meta, pages))
-    meta_throttle (meta);
+    meta_restart_wal (meta, META_RESTART);
   meta_get_pages (meta, &p);
   return p.wal_used;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /* The commands that read the pool at one moment (drift, destroy --dry-run, stat
- * --ddt, check, diff) let other commands run, can be interrupted, do not
- * keep the WAL from starting again at its beginning, and give way when clients need
+ * --ddt, check, diff) let other commands run, can be interrupted, do not keep
+ * the WAL from starting again at its beginning, and give way when clients need
  * the space.
  *
  * The progress callback runs in the middle of such a command, on its thread.
