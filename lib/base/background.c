@@ -18,7 +18,7 @@ void
 background_destroy (struct background *b)
 {
   background_stop (b);
-  pthread_cond_destroy (&b->wake);
+  cond_destroy (&b->wake);
   lock_destroy (&b->own);
 }
 
@@ -38,7 +38,7 @@ background_cancel (struct background *b)
 {
   WITH_LOCK (b->lock);
   b->stop = true;
-  pthread_cond_signal (&b->wake);
+  cond_signal (&b->wake);
 }
 
 void
@@ -57,7 +57,7 @@ background_wake (struct background *b)
 {
   WITH_LOCK (b->lock);
   b->woken = true;
-  pthread_cond_signal (&b->wake);
+  cond_signal (&b->wake);
 }
 
 static bool

@@ -30,12 +30,12 @@
 #include "base/lock.h"
 
 struct background {
-  struct lock *lock;   /* of the owner, or 'own' */
-  struct lock own;     /* innermost */
-  pthread_cond_t wake; /* stop, woken, or the owner's condition */
-  atomic_bool stop;    /* the thread must end; for good */
-  bool woken;          /* by background_wake, and no wait ended yet */
-  bool runs;           /* was started, and not joined */
+  struct lock *lock; /* of the owner, or 'own' */
+  struct lock own;   /* innermost */
+  struct cond wake;  /* stop, woken, or the owner's condition */
+  atomic_bool stop;  /* the thread must end; for good */
+  bool woken;        /* by background_wake, and no wait ended yet */
+  bool runs;         /* was started, and not joined */
   pthread_t thread;
 };
 

@@ -33,7 +33,7 @@ clock_wall_s (void)
   return (uint64_t) time (NULL);
 }
 
-/* 'ms' from now, for pthread_cond_timedwait with CLOCK_MONOTONIC. */
+/* 'ms' from now, as a time of CLOCK_MONOTONIC. */
 static inline struct timespec
 clock_in_ms (uint64_t ms)
 {

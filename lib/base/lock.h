@@ -40,6 +40,7 @@
 #define NBDEDUP_LOCK_H
 
 #include <assert.h>
+#include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -47,6 +48,7 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
+#include "base/cond.h"
 #if NBDEDUP_LOCK_COUNTERS
 #include "base/lock-counters.h"
 #endif
@@ -186,37 +188,36 @@ lock_release (struct lock *l)
     abort ();
 }
 
+/* Wait on 'cond' until 'end'.  errno stays. */
+static inline void
+lock_wait_until (struct lock *l, struct cond *cond, const struct timespec *end)
+{
+  const int err = errno;
+  uint32_t changes;
+
+  assert_held (l);
+  changes = cond_begin (cond);
+  lock_release (l);
+  cond_sleep (cond, changes, end);
+  lock_acquire (l);
+  cond_end (cond);
+  errno = err;
+}
+
 /* Wait on 'cond' with the lock held; name the predicate at the call. */
 static inline void
-lock_wait (struct lock *l, pthread_cond_t *cond)
+lock_wait (struct lock *l, struct cond *cond)
 {
-  lock_clear_owner (l);
-  pthread_cond_wait (cond, &l->mutex);
-  lock_set_owner (l);
+  lock_wait_until (l, cond, NULL);
 }
 
-/* The same, for at most 'ms' milliseconds.  'cond' must have been made
- * with cond_init (CLOCK_MONOTONIC).
- */
+/* The same, for at most 'ms' milliseconds. */
 static inline void
-lock_wait_ms (struct lock *l, pthread_cond_t *cond, uint64_t ms)
+lock_wait_ms (struct lock *l, struct cond *cond, uint64_t ms)
 {
-  const struct timespec ts = clock_in_ms (ms);
+  const struct timespec end = clock_in_ms (ms);
 
-  lock_clear_owner (l);
-  pthread_cond_timedwait (cond, &l->mutex, &ts);
-  lock_set_owner (l);
-}
-
-static inline void
-cond_init (pthread_cond_t *cond)
-{
-  pthread_condattr_t attr;
-
-  pthread_condattr_init (&attr);
-  pthread_condattr_setclock (&attr, CLOCK_MONOTONIC);
-  pthread_cond_init (cond, &attr);
-  pthread_condattr_destroy (&attr);
+  lock_wait_until (l, cond, &end);
 }
 
 static inline void

@@ -364,7 +364,7 @@ start_thread_locked (struct ddt_filter *f)
   assert_held (f->lock);
   if (!f->thread.runs)
     f->failed = background_start (&f->thread, filter_thread, f) == -1;
-  pthread_cond_signal (&f->thread.wake);
+  cond_signal (&f->thread.wake);
   return f->thread.runs;
 }
 

@@ -212,7 +212,7 @@ enqueue_locked (struct events *e, struct posted *p)
   TAILQ_INSERT_TAIL (&e->posted, p, link);
   e->nr_posted++;
   e->thread.woken = true;
-  pthread_cond_signal (&e->thread.wake);
+  cond_signal (&e->thread.wake);
 }
 
 /* The thread gets a copy: the fields of 'event' may be those of a result that
@@ -322,7 +322,7 @@ wait_for_fold (struct events *e, char *text)
     .time = clock_wall_s (),
   };
   e->thread.woken = true;
-  pthread_cond_signal (&e->thread.wake);
+  cond_signal (&e->thread.wake);
 }
 
 void

@@ -191,8 +191,8 @@ cut (struct txg *t, struct requests *taken, struct meta_state *state)
   t->cut_ms = clock_ms ();
   txg_expect_fold (t);
   t->folding = true;
-  pthread_cond_broadcast (&t->may_enter);
-  pthread_cond_broadcast (&t->folded); /* for those that met the limit */
+  cond_broadcast (&t->may_enter);
+  cond_broadcast (&t->folded); /* for those that met the limit */
   return r;
 }
 
@@ -326,7 +326,7 @@ finish_requests_locked (struct txg *t, struct requests *list, int result)
       fail_request (q, err);
     q->finished = true;
   }
-  pthread_cond_broadcast (&t->folded);
+  cond_broadcast (&t->folded);
 }
 
 /* There is no room although it was allocated (room.h): a file system that

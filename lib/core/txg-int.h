@@ -64,11 +64,11 @@ struct txg {
   pthread_t thread;
   bool has_thread;
 
-  struct lock lock;         /* protects everything below */
-  pthread_cond_t may_enter; /* !cutting */
-  pthread_cond_t all_out;   /* nr_inside == 0 */
-  pthread_cond_t wake;      /* the folding thread has something to do */
-  pthread_cond_t folded;    /* a fold ended, or a request did */
+  struct lock lock;      /* protects everything below */
+  struct cond may_enter; /* !cutting */
+  struct cond all_out;   /* nr_inside == 0 */
+  struct cond wake;      /* the folding thread has something to do */
+  struct cond folded;    /* a fold ended, or a request did */
   unsigned nr_inside;
   atomic_bool cutting; /* is set under 'lock' */
   bool kicked, more;

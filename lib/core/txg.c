@@ -122,10 +122,10 @@ txg_free (struct txg *t)
   assert (!t->has_thread);
   txg_log_free (t->log);
   room_free (t->room);
-  pthread_cond_destroy (&t->folded);
-  pthread_cond_destroy (&t->wake);
-  pthread_cond_destroy (&t->all_out);
-  pthread_cond_destroy (&t->may_enter);
+  cond_destroy (&t->folded);
+  cond_destroy (&t->wake);
+  cond_destroy (&t->all_out);
+  cond_destroy (&t->may_enter);
   lock_destroy (&t->lock);
   free (t);
 }
@@ -231,7 +231,7 @@ kick (struct txg *t)
   WITH_LOCK (&t->lock);
   WITH_CONSISTENT (txg, t);
   t->kicked = true;
-  pthread_cond_signal (&t->wake);
+  cond_signal (&t->wake);
 }
 
 /* A small ring that is full grows only after a fold, too. */
@@ -268,7 +268,7 @@ txg_throttle (struct txg *t)
   while (txg_pending_bytes (t) > t->budget && !t->failed && !t->stuck &&
          !t->stop) {
     t->kicked = true;
-    pthread_cond_signal (&t->wake);
+    cond_signal (&t->wake);
     lock_wait_ms (&t->lock, &t->folded, 100);
   }
 }
@@ -294,7 +294,7 @@ txg_enter (struct txg *t, unsigned nr, uint64_t pages)
      */
     if (!t->folding) {
       t->kicked = true;
-      pthread_cond_signal (&t->wake);
+      cond_signal (&t->wake);
     }
     lock_wait_ms (&t->lock, &t->folded, STRETCH_STEP_MS);
     txg_stretch (t);
@@ -325,7 +325,7 @@ txg_leave (struct txg *t)
   WITH_CONSISTENT (txg, t);
   assert (t->nr_inside > 0);
   if (--t->nr_inside == 0 && t->cutting)
-    pthread_cond_signal (&t->all_out);
+    cond_signal (&t->all_out);
 }
 
 int
@@ -438,7 +438,7 @@ note_holes (struct txg *t, uint64_t count)
     return;
   WITH_LOCK (&t->lock);
   if (!t->hurry)
-    pthread_cond_signal (&t->wake);
+    cond_signal (&t->wake);
   t->hurry |= large;
 }
 
@@ -600,7 +600,7 @@ run (struct txg *t, struct request *q)
     WITH_LOCK (&t->lock);
     WITH_CONSISTENT (txg, t);
     TAILQ_INSERT_TAIL (&t->requests, q, link);
-    pthread_cond_signal (&t->wake);
+    cond_signal (&t->wake);
     if (t->has_thread)
       while (!q->finished)
         lock_wait (&t->lock, &t->folded);
@@ -818,7 +818,7 @@ txg_stop (struct txg *t)
     WITH_LOCK (&t->lock);
     WITH_CONSISTENT (txg, t);
     t->stop = true;
-    pthread_cond_signal (&t->wake);
+    cond_signal (&t->wake);
   }
   pthread_join (t->thread, NULL);
   t->has_thread = false;

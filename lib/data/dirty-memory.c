@@ -87,7 +87,7 @@ dirty_memory_destroy (struct dirty_memory *m)
 
   for (i = 0; i < NR_SIZES; ++i)
     free_list (&m->spare[i]);
-  pthread_cond_destroy (&m->room);
+  cond_destroy (&m->room);
   lock_destroy (&m->lock);
 }
 
@@ -168,7 +168,7 @@ uncharge (struct dirty_memory *m, uint64_t bytes)
     assert (m->bytes >= bytes);
     m->bytes -= bytes;
   }
-  pthread_cond_broadcast (&m->room);
+  cond_broadcast (&m->room);
 }
 
 int
@@ -208,7 +208,7 @@ void
 dirty_memory_wake (struct dirty_memory *m)
 {
   WITH_LOCK (&m->lock);
-  pthread_cond_broadcast (&m->room);
+  cond_broadcast (&m->room);
 }
 
 /* Keep the buffers that dirty-max has room for; the others stay in 'list'. */
@@ -244,6 +244,6 @@ dirty_memory_put (struct dirty_memory *m, struct version_list *list,
     return;
   keep_spare (m, list, size);
   /* Without the lock: the threads that it wakes would wait for it. */
-  pthread_cond_broadcast (&m->room);
+  cond_broadcast (&m->room);
   free_list (list);
 }

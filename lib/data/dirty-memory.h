@@ -35,7 +35,7 @@ struct dirty_memory {
 
   struct lock lock;       /* protects everything below; innermost, held
                                  * for a few instructions */
-  pthread_cond_t room;    /* 'bytes' decreased */
+  struct cond room;       /* 'bytes' decreased */
   _Atomic uint64_t bytes; /* of all versions; read without the lock */
   uint64_t spare_bytes;
   struct version_list spare[21]; /* by size */

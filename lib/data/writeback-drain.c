@@ -225,7 +225,7 @@ settle_blocks (struct writeback *wb, struct volume *v)
   WITH_LOCK (&db->lock);
   WITH_CONSISTENT (dirty_blocks, db);
   /* Wake the waiting threads: they find the volume gone. */
-  pthread_cond_broadcast (&db->installed);
+  cond_broadcast (&db->installed);
   /* A running mutation may open another version. */
   while (!TAILQ_EMPTY (&db->open_list) || !TAILQ_EMPTY (&db->inflight_list) ||
          !TAILQ_EMPTY (&db->ranges)) {

@@ -126,7 +126,7 @@ struct writeback {
 
   struct lock lock;           /* protects everything below, and the places of
                                  * volumes in these lists */
-  pthread_cond_t work;        /* a volume is ready, or workers must stop */
+  struct cond work;           /* a volume is ready, or workers must stop */
   struct volume_queue active; /* volumes with a version */
   size_t nr_active;
   struct volume_queue ready[READY_LEVELS];

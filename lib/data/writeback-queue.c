@@ -81,7 +81,7 @@ make_ready_locked (struct writeback *wb, struct volume *v, enum ready level)
   db->ready = (int) level;
   if ((level == READY_URGENT || is_dirty_beyond (wb, DIRTY_BEGIN)) &&
       may_begin (wb))
-    pthread_cond_signal (&wb->work);
+    cond_signal (&wb->work);
 }
 
 /* A worker leaves the busy ones and looks at the sum of bytes; this thread
@@ -94,7 +94,7 @@ wake_worker (struct writeback *wb)
   if (!may_begin (wb))
     return;
   WITH_LOCK (&wb->lock);
-  pthread_cond_signal (&wb->work);
+  cond_signal (&wb->work);
 }
 
 /* A worker that has slept may, by the scheduler's rules, compute as long as
@@ -347,7 +347,7 @@ writeback_done (struct writeback *wb, struct dirty_batch *b)
       done_locked (wb, b->volume, b->blocks[i], &list);
     /* Before a drain ends: its caller may be about to reserve. */
     unreserve (wb, b->volume, b->nr);
-    pthread_cond_broadcast (&db->installed);
+    cond_broadcast (&db->installed);
   }
   dirty_memory_put (&wb->memory, &list, b->volume->block_size);
 }

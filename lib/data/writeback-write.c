@@ -158,7 +158,7 @@ write_open (struct writeback *wb, struct volume *v, uint64_t block,
   WITH_CONSISTENT (dirty_blocks, db);
   assert (d->open == version && version->filling);
   version->filling = false;
-  pthread_cond_broadcast (&db->copied);
+  cond_broadcast (&db->copied);
   make_ready_locked (wb, v, d->urgent ? READY_URGENT : READY_NORMAL);
   return true;
 }

@@ -46,7 +46,7 @@ writeback_free (struct writeback *wb)
     return;
   assert (wb->nr_threads == 0);
   free (wb->threads);
-  pthread_cond_destroy (&wb->work);
+  cond_destroy (&wb->work);
   lock_destroy (&wb->lock);
   dirty_memory_destroy (&wb->memory);
   free (wb);
@@ -88,9 +88,9 @@ dirty_blocks_destroy (struct dirty_blocks *db)
     hashtable_visit (&db->table, free_dirty, NULL);
   hashtable_destroy (&db->table);
   spares_free (&db->spares);
-  pthread_cond_destroy (&db->copied);
-  pthread_cond_destroy (&db->range_free);
-  pthread_cond_destroy (&db->installed);
+  cond_destroy (&db->copied);
+  cond_destroy (&db->range_free);
+  cond_destroy (&db->installed);
   lock_destroy (&db->lock);
   lock_destroy (&db->install);
 }
@@ -141,7 +141,7 @@ writeback_stop (struct writeback *wb)
   {
     WITH_LOCK (&wb->lock);
     wb->stop = true;
-    pthread_cond_broadcast (&wb->work);
+    cond_broadcast (&wb->work);
   }
   dirty_memory_wake (&wb->memory);
   while (wb->nr_threads > 0)
@@ -194,7 +194,7 @@ writeback_range_end (struct volume *v, struct range *range)
 
   assert (!TAILQ_EMPTY (&db->ranges));
   TAILQ_REMOVE (&db->ranges, range, link);
-  pthread_cond_broadcast (&db->range_free);
+  cond_broadcast (&db->range_free);
 }
 
 /*----------------------------------------------------------------------
@@ -283,7 +283,7 @@ end_read (struct writeback *wb, struct volume *v, struct version *version)
       if (version->dropped)
         SLIST_INSERT_HEAD (&list, version, link);
       else if (version->filling)
-        pthread_cond_broadcast (&db->copied);
+        cond_broadcast (&db->copied);
     }
   }
   dirty_memory_put (&wb->memory, &list, v->block_size);
@@ -421,7 +421,7 @@ supersede (struct writeback *wb, struct volume *v, uint64_t first,
     WITH_LOCK (&db->lock);
     WITH_CONSISTENT (dirty_blocks, db);
     unreserve (wb, v, supersede_locked (wb, v, first, count, &list));
-    pthread_cond_broadcast (&db->installed);
+    cond_broadcast (&db->installed);
   }
   dirty_memory_put (&wb->memory, &list, v->block_size);
 }

@@ -58,12 +58,12 @@ struct dirty_blocks {
                                  * a hole and the versions before it in order;
                                  * outside of 'lock' */
 
-  struct lock lock;          /* protects everything below */
-  pthread_cond_t installed;  /* a version was installed or dropped */
-  pthread_cond_t range_free; /* a range ended */
-  pthread_cond_t copied;     /* a copy into or from a version ended */
-  struct hashtable table;    /* by block; no buckets: never used */
-  struct spares spares;      /* of struct dirty; none if no block is dirty */
+  struct lock lock;       /* protects everything below */
+  struct cond installed;  /* a version was installed or dropped */
+  struct cond range_free; /* a range ended */
+  struct cond copied;     /* a copy into or from a version ended */
+  struct hashtable table; /* by block; no buckets: never used */
+  struct spares spares;   /* of struct dirty; none if no block is dirty */
   struct dirty_list queue, urgent; /* open versions */
   struct dirty_list open_list;     /* the same, by sequence */
   struct dirty_list inflight_list;

@@ -33,8 +33,8 @@ struct journal {
   char *path;    /* owned; for messages */
   bool readonly; /* constant */
 
-  struct lock lock;    /* protects everything below */
-  pthread_cond_t cond; /* a sync ended */
+  struct lock lock; /* protects everything below */
+  struct cond cond; /* a sync ended */
   struct header_pair pair;
   XXH3_state_t *hasher; /* owned; scratch of journal_append */
 

@@ -264,7 +264,7 @@ journal_close (struct journal *journal)
   if (journal->fd != -1)
     close (journal->fd);
   XXH3_freeState (journal->hasher);
-  pthread_cond_destroy (&journal->cond);
+  cond_destroy (&journal->cond);
   lock_destroy (&journal->lock);
   free (journal->path);
   free (journal);
@@ -322,7 +322,7 @@ journal_sync (struct journal *journal, uint64_t seq)
       j->dead = true;
     else if (covers > j->synced)
       j->synced = covers;
-    pthread_cond_broadcast (&j->cond);
+    cond_broadcast (&j->cond);
     if (r == -1) {
       lock_release (&j->lock);
       return nbdedup_fail (EIO,

@@ -61,8 +61,8 @@ struct store {
   /* Syncs are numbered.  A caller needs one that starts after the call:
    * number 'started' + 1.
    */
-  struct lock lock;    /* protects the rest; innermost */
-  pthread_cond_t cond; /* a sync ended */
+  struct lock lock; /* protects the rest; innermost */
+  struct cond cond; /* a sync ended */
   uint64_t started, done;
   bool running;
   bool failed; /* permanent */
@@ -389,7 +389,7 @@ store_close (struct store *store)
       r = nbdedup_fail (EIO, "%s: closing: %s", store->path, strerror (errno));
   }
   overlay_free (store->overlay);
-  pthread_cond_destroy (&store->cond);
+  cond_destroy (&store->cond);
   lock_destroy (&store->lock);
   free (store->path);
   free (store);
@@ -579,7 +579,7 @@ store_sync (struct store *store)
       store->failed = true;
     else
       store->done = number;
-    pthread_cond_broadcast (&store->cond);
+    cond_broadcast (&store->cond);
     if (r == -1) {
       lock_release (&store->lock);
       return nbdedup_fail (EIO,

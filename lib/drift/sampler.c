@@ -99,7 +99,7 @@ sampler_note_snapshot (struct sampler *s, const struct volume *v)
   WITH_LOCK (&s->lock);
   for (golden = v->origin; golden; golden = golden->origin)
     ask_locked (s, golden->id);
-  pthread_cond_signal (&s->thread.wake);
+  cond_signal (&s->thread.wake);
 }
 
 json_t *

@@ -144,7 +144,7 @@ wake (void *opaque)
 
   WITH_LOCK (&c->lock);
   c->poked = true;
-  pthread_cond_signal (&c->thread.wake);
+  cond_signal (&c->thread.wake);
 }
 
 /*----------------------------------------------------------------------
@@ -571,7 +571,7 @@ meta_copy_retry (struct meta_copy *c)
     return;
   WITH_LOCK (&c->lock);
   c->retry_ms = 0;
-  pthread_cond_signal (&c->thread.wake);
+  cond_signal (&c->thread.wake);
 }
 
 void
@@ -810,7 +810,7 @@ meta_copy_configure (struct meta_copy *c, const char *value)
   }
   WITH_LOCK (&c->lock);
   c->begin = true;
-  pthread_cond_signal (&c->thread.wake);
+  cond_signal (&c->thread.wake);
   return 0;
 }
 

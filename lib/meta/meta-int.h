@@ -49,9 +49,9 @@ struct meta {
   uint64_t copied_commits; /* the number of commits when the last checkpoint
                             * began, if that copied all; or COPIED_PARTLY */
 
-  struct lock lock;           /* protects everything below */
-  pthread_cond_t reader_free; /* nr_free > 0 and !hold_readers */
-  pthread_cond_t all_free;    /* nr_free == NR_READERS */
+  struct lock lock;        /* protects everything below */
+  struct cond reader_free; /* nr_free > 0 and !hold_readers */
+  struct cond all_free;    /* nr_free == NR_READERS */
   struct meta_conn *free[NR_READERS];
   unsigned nr_free;
   unsigned nr_frozen;   /* readers of meta_frozen_open */

@@ -141,7 +141,7 @@ meta_wal_hook (void *arg, sqlite3 *db, const char *name, int pages)
   m->wal_pages = pages;
   m->nr_commits++;
   if (wants_checkpoint_locked (m))
-    pthread_cond_signal (&m->thread.wake);
+    cond_signal (&m->thread.wake);
   return SQLITE_OK;
 }
 
@@ -179,7 +179,7 @@ let_readers (struct meta *m, bool restarted)
   WITH_LOCK (&m->lock);
   WITH_CONSISTENT (meta, m);
   m->hold_readers = false;
-  pthread_cond_broadcast (&m->reader_free);
+  cond_broadcast (&m->reader_free);
   if (restarted)
     wal_begins_locked (m);
 }

@@ -245,8 +245,8 @@ meta_close (struct meta *m)
   meta_copy_free (m->copy, m->opened && r == 0);
   cksum_readonly_release (m->prepared);
   meta_files_close (m->files);
-  pthread_cond_destroy (&m->all_free);
-  pthread_cond_destroy (&m->reader_free);
+  cond_destroy (&m->all_free);
+  cond_destroy (&m->reader_free);
   background_destroy (&m->thread);
   lock_destroy (&m->lock);
   lock_destroy (&m->copying);
@@ -327,9 +327,9 @@ meta_reader_put (struct meta *m, struct meta_conn *c)
   WITH_CONSISTENT (meta, m);
   assert (m->nr_free < NR_READERS);
   m->free[m->nr_free++] = c;
-  pthread_cond_signal (&m->reader_free);
+  cond_signal (&m->reader_free);
   if (m->nr_free == NR_READERS)
-    pthread_cond_signal (&m->all_free);
+    cond_signal (&m->all_free);
 }
 
 /* 1: a snapshot; 0: none, for the WAL has a damaged page; -1.  Folds, and the

@@ -213,7 +213,7 @@ copier_note (struct copier *s, const uint64_t *addrs, size_t nr)
   for (i = 0; i < nr && s->nr < QUEUE_MAX; ++i)
     s->queue[(s->first + s->nr++) % QUEUE_MAX] = addrs[i];
   s->look |= i < nr;
-  pthread_cond_signal (&s->thread.wake);
+  cond_signal (&s->thread.wake);
 }
 
 void
@@ -223,7 +223,7 @@ copier_look_again (struct copier *s)
     return;
   WITH_LOCK (&s->lock);
   s->look = true;
-  pthread_cond_signal (&s->thread.wake);
+  cond_signal (&s->thread.wake);
 }
 
 static int

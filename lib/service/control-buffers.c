@@ -15,7 +15,7 @@
 /* A connection that waits for a buffer; on its thread's stack. */
 struct control_waiter {
   TAILQ_ENTRY (control_waiter) link;
-  pthread_cond_t given;
+  struct cond given;
   uint8_t *buf; /* NULL: not yet */
 };
 
@@ -69,7 +69,7 @@ control_buffer_get (struct control_buffers *b)
   TAILQ_INSERT_TAIL (&b->waiters, &me, link);
   while (me.buf == NULL)
     lock_wait (&b->lock, &me.given);
-  pthread_cond_destroy (&me.given);
+  cond_destroy (&me.given);
   return me.buf;
 }
 
@@ -87,5 +87,5 @@ control_buffer_put (struct control_buffers *b, uint8_t *buf)
   }
   TAILQ_REMOVE (&b->waiters, first, link);
   first->buf = buf;
-  pthread_cond_signal (&first->given);
+  cond_signal (&first->given);
 }

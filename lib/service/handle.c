@@ -29,7 +29,7 @@ struct nbdedup_handle {
   uint32_t block_size;
 
   struct lock lock;         /* protects everything below */
-  pthread_cond_t released;  /* a channel became idle, or was lost */
+  struct cond released;     /* a channel became idle, or was lost */
   struct channel_list idle; /* owned */
   unsigned nr_channels;     /* idle or in use */
   unsigned max_channels;
@@ -115,7 +115,7 @@ channel_get (struct nbdedup_handle *handle)
   WITH_LOCK (&handle->lock);
   assert (handle->nr_channels > 1);
   handle->max_channels = --handle->nr_channels;
-  pthread_cond_broadcast (&handle->released);
+  cond_broadcast (&handle->released);
   if (ch == NULL)
     return wait_for_idle_locked (handle);
   /* It was resized: the offsets that the caller knows may not exist. */
@@ -136,7 +136,7 @@ channel_put (struct nbdedup_handle *handle, struct channel *ch)
     WITH_LOCK (&handle->lock);
     assert (handle->nr_channels > 0);
     SLIST_INSERT_HEAD (&handle->idle, ch, link);
-    pthread_cond_signal (&handle->released);
+    cond_signal (&handle->released);
   }
   errno = err;
 }
@@ -207,7 +207,7 @@ nbdedup_handle_close (struct nbdedup_handle *handle)
     channel_request (ch, &f, NULL, NULL, 0);
   }
   channel_list_free (&handle->idle);
-  pthread_cond_destroy (&handle->released);
+  cond_destroy (&handle->released);
   lock_destroy (&handle->lock);
   free (handle->name);
   free (handle);

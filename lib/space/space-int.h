@@ -111,9 +111,9 @@ struct space {
   /* The puncher, see space-punch.c. */
   struct background puncher; /* wakes up when is_due_locked */
   bool find_leftovers;
-  bool punch_all;         /* also those that wait for neighbours */
-  bool closing;           /* spare segments are given back, too */
-  pthread_cond_t punched; /* a system call has ended */
+  bool punch_all;      /* also those that wait for neighbours */
+  bool closing;        /* spare segments are given back, too */
+  struct cond punched; /* a system call has ended */
   uint64_t punches_begun, punches_ended;
   uint32_t end_first; /* past the table: from here on segments are
                                  * being punched; or NONE */

@@ -67,7 +67,7 @@ punch_taken_locked (struct space *space, uint32_t first, uint32_t end)
   lock_acquire (&space->lock);
   space->punches_ended++;
   assert (space->punches_ended <= space->punches_begun);
-  pthread_cond_broadcast (&space->punched);
+  cond_broadcast (&space->punched);
   for (id = first; id < end && id < space->nr_segs; ++id) {
     assert (!space->segs[id].backed);
     seg_set_absent_locked (space, id, true);
@@ -118,7 +118,7 @@ seg_punch_empty_locked (struct space *space, bool all)
     return;
   if (space->puncher.runs) {
     space->punch_all |= all;
-    pthread_cond_signal (&space->puncher.wake);
+    cond_signal (&space->puncher.wake);
     return;
   }
   while (has_surplus_locked (space))

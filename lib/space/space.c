@@ -109,7 +109,7 @@ space_destroy (struct space *space)
   free (space->segs);
   free (space->absent);
   free (space->kept);
-  pthread_cond_destroy (&space->punched);
+  cond_destroy (&space->punched);
   background_destroy (&space->puncher);
   lock_destroy (&space->lock);
   free (space);

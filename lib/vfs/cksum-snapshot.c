@@ -47,10 +47,10 @@ struct cksum_snapshot {
    * about to overwrite.
    */
   struct lock lock;
-  pthread_cond_t has_read; /* reading == 0 */
-  uint64_t reading;        /* a page, from 1; 0: none */
-  int fd;                  /* owned; -1: it gave way, and no read goes on */
-  uint32_t *where; /* owned; of each page, from 0: IN_DATABASE, DAMAGED, or
+  struct cond has_read; /* reading == 0 */
+  uint64_t reading;     /* a page, from 1; 0: none */
+  int fd;               /* owned; -1: it gave way, and no read goes on */
+  uint32_t *where;      /* owned; of each page, from 0: IN_DATABASE, DAMAGED, or
                     * the number of the saved page, from 1 */
   uint32_t nr_saved;
   uint64_t gave_way_bytes; /* not 0: it gave way, and no read begins */
@@ -164,7 +164,7 @@ end_read (struct cksum_snapshot *n)
 {
   WITH_LOCK (&n->lock);
   n->reading = 0;
-  pthread_cond_signal (&n->has_read);
+  cond_signal (&n->has_read);
 }
 
 static int
@@ -299,7 +299,7 @@ free_snapshot (struct cksum_snapshot *n)
   if (n->fd != -1)
     close (n->fd);
   cksum_shared_put (n->shared);
-  pthread_cond_destroy (&n->has_read);
+  cond_destroy (&n->has_read);
   lock_destroy (&n->lock);
   free (n->where);
   free (n);

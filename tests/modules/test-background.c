@@ -187,7 +187,7 @@ test_owner (void)
   for (i = 0; i < 100; ++i) {
     WITH_LOCK (&lock);
     work++;
-    pthread_cond_signal (&b.wake);
+    cond_signal (&b.wake);
   }
   while (READ_LOCKED (done) < 100)
     clock_sleep_ms (1);
@@ -205,7 +205,7 @@ test_signal (void)
   while (rounds < 10) {
     {
       WITH_LOCK (&lock);
-      pthread_cond_signal (&b.wake);
+      cond_signal (&b.wake);
     }
     clock_sleep_ms (1);
   }

@@ -33,7 +33,7 @@ static char dir[] = "punch-XXXXXX";
 /* What fallocate does. */
 static struct disk {
   struct lock lock;
-  pthread_cond_t changed;
+  struct cond changed;
   bool hold;       /* a punch waits until this is false */
   unsigned skip;   /* ... but not the next ones */
   bool full;       /* nothing can be allocated during a punch */
@@ -49,7 +49,7 @@ static void
 release_disk_locked (void)
 {
   disk.hold = false;
-  pthread_cond_broadcast (&disk.changed);
+  cond_broadcast (&disk.changed);
 }
 
 static int
@@ -77,7 +77,7 @@ begin_punch (off_t offset)
   }
   disk.punching = true;
   disk.first = offset;
-  pthread_cond_broadcast (&disk.changed);
+  cond_broadcast (&disk.changed);
   while (disk.hold)
     lock_wait (&disk.lock, &disk.changed);
 }
@@ -88,7 +88,7 @@ end_punch (void)
   WITH_LOCK (&disk.lock);
 
   disk.punching = false;
-  pthread_cond_broadcast (&disk.changed);
+  cond_broadcast (&disk.changed);
 }
 
 extern int fallocate (int fd, int mode, off_t offset, off_t len);
