@@ -216,13 +216,18 @@ SCRIPT
     local name
 
     cd "$BATS_TEST_TMPDIR"
-    mkdir _build
+    mkdir -p _build/tests/bats
+    touch -d '1 hour ago' _build/ci-begin
     # shellcheck source=/dev/null
-    source <(sed -n '/^step ()/,/^}/p' "$top_srcdir/.ci/run")
+    source <(sed -n '/^step ()/,/^}/p; /^note_failures ()/,/^}/p' "$top_srcdir/.ci/run")
     declare -F step
     for name in 0 77 1; do
-        step "step $name" sh -c "echo why; exit $name"
+        step "step $name" sh -c "echo why; echo 'FAIL: bats/x.bats 1 name'; exit $name"
     done >out
+    assert_eq "$(cat _build/ci-failures)" $'ci: failed: step 1\nFAIL: bats/x.bats 1 name'
+    echo '# hung: bats x.bats has taken 9 s' >_build/tests/bats/x.log
+    note_failures tests out
+    [[ $(cat _build/ci-failures) == *"ci: failed: tests"*"# hung: bats x.bats"* ]]
     assert_eq "$(cat _build/ci-results)" $'passed\nskipped\nfailed'
-    grep -x 'ci: step 77: SKIPPED: why' out
+    grep -x 'ci: step 77: SKIPPED: FAIL: bats/x.bats 1 name' out
 }

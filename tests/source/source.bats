@@ -236,6 +236,19 @@ found ()
     run -0 rules tree
 }
 
+@test "a test that hangs is ended, with all it has started, and what they wait for is shown" {
+    local limit=$top_srcdir/tests/rigs/time-limit nap=9999$$
+
+    run -124 "$limit" 2 bash -c "sleep $nap.1 & sleep $nap.2; :"
+    [[ $output == *"# hung: bash -c "*" has taken 2 s"* ]] || fail "$output"
+    [[ $output == *"# hung: "*" sleep $nap.1"* ]] || fail "$output"
+    assert_eq "$(pgrep -af "^sleep $nap" || :)" ""
+    # Otherwise it changes nothing: the status, the input, signals.
+    run -3 "$limit" 100 bash -c 'exit 3'
+    assert_eq "$("$limit" 100 cat <<<text)" text
+    run -5 env --default-signal=INT "$limit" 100 bash -c "trap 'exit 5' INT; kill -INT \$\$"
+}
+
 @test "the plugin exports what nbdkit looks up, and nothing else" {
     run -0 nm -D --defined-only "$plugin"
     assert_eq "$(awk '{ print $3 }' <<<"$output" |
