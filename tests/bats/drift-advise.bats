@@ -63,7 +63,7 @@ mount_volume ()
 # Let go of all volumes.  nbdfuse ends with its mount.
 unmount_all ()
 {
-    local i
+    local i failed=
 
     for i in mnt/*; do
         ! mountpoint -q "$i" || umount "$i"
@@ -72,12 +72,18 @@ unmount_all ()
         losetup -d "$i"
     done
     for i in fuse/*; do
-        ! mountpoint -q "$i" || wait_for 20 fusermount3 -u "$i"
+        ! mountpoint -q "$i" || wait_for 20 fusermount3 -u "$i" ||
+            fusermount3 -u -z "$i"
     done
     for i in "${fuses[@]}"; do
+        if ! wait_for 20 server_is_gone "$i"; then
+            kill -9 "$i"
+            failed=yes
+        fi
         wait "$i" || :
     done
     loops=() fuses=()
+    [ -z "$failed" ]
 }
 
 freeing_is_done ()

@@ -249,6 +249,19 @@ found ()
     run -5 env --default-signal=INT "$limit" 100 bash -c "trap 'exit 5' INT; kill -INT \$\$"
 }
 
+@test "what a .bats file mounts is in no namespace of another file" {
+    local dir=$BATS_TEST_TMPDIR/mounted own=$top_srcdir/tests/rigs/own-mounts
+
+    [ "$(id -u)" = 0 ] || skip "needs root"
+    need unshare --mount true
+    mkdir "$dir"
+    run -0 "$own" sh -c 'mount -t tmpfs none "$1" && grep " $1 " /proc/mounts' - "$dir"
+    run -1 grep " $dir " /proc/mounts
+    run -3 "$own" sh -c 'exit 3'
+    # The Makefile's rule for .bats files does this for each of them.
+    grep '^BATS_LOG_COMPILER = .*rigs/own-mounts \$(BATS)$' "$top_srcdir/tests/Makefile.am"
+}
+
 @test "the plugin exports what nbdkit looks up, and nothing else" {
     run -0 nm -D --defined-only "$plugin"
     assert_eq "$(awk '{ print $3 }' <<<"$output" |
