@@ -470,7 +470,7 @@ extern int nbdedup_handle_extents (struct nbdedup_handle *handle, uint64_t len,
  * have overwritten since, so the moment is lost, and every call except
  * nbdedup_frozen_close fails.
  *
- * One thread at a time.
+ * One thread at a time.  Close it before the client.
  */
 
 struct nbdedup_frozen;

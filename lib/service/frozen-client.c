@@ -24,8 +24,9 @@ static_assert (NBDEDUP_GOLDEN_SAME == (int) CLASS_SAME &&
                "the same classes");
 
 struct nbdedup_frozen {
-  struct frozen *frozen; /* owned; NULL: a server has it */
-  struct channel *ch;    /* owned; to the server */
+  struct frozen *frozen;      /* owned; NULL: a server has it */
+  struct channel *ch;         /* owned; to the server */
+  struct channel_watch watch; /* of 'ch': tells the client how long it waits */
 };
 
 static int
@@ -54,6 +55,9 @@ nbdedup_client_freeze (struct nbdedup_client *client, const char *name,
     frozen->frozen = frozen_open (client->pool, name, memory, NULL, NULL);
   else {
     frozen->ch = client_channel_new (client);
+    frozen->watch = (struct channel_watch) { client_look, client };
+    if (frozen->ch != NULL)
+      frozen->ch->watch = &frozen->watch;
     if (frozen->ch != NULL &&
         freeze_remotely (frozen->ch, name, memory) == -1) {
       channel_free (frozen->ch);

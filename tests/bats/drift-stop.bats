@@ -95,6 +95,26 @@ interrupt ()
     touch slow_now
 }
 
+@test "drift says that the server does not answer, whichever way it asks" {
+    local option
+
+    [ -x "$NBDEDUP_LIBEXEC/nbdedup-files" ] ||
+        skip "this build has no libtsk"
+    sanitizer_preload=$slow_disk serve "$pool" drift-interval=0
+    wait_for 60 test -S "$pool/control.sock"
+    for option in "" --advise; do
+        drift $option
+        wait_for 60 sorts "$server_pid"
+        kill -STOP "$server_pid"
+        wait_for 30 grep -q "^nbdedup: drift: waiting: the pool's server, .* \
+(PID $server_pid), has not answered since" err
+        kill -CONT "$server_pid"
+        kill -INT $drift_pid
+        expect_failure $drift_pid
+        wait_for 20 sorts_not "$server_pid"
+    done
+}
+
 @test "a server in the midst of a sample ends when it is told to" {
     local before
 
