@@ -35,7 +35,7 @@ FILE: WHAT; exit status 1 if there is any.
    which a whole command holds, do not.  One that ends in _locked and that
    other files call asserts it.
  - Every source file has its licence, and not more than LINES_MAX lines;
-   lib/, plugin/, tools/ and tests/ list all their files in Makefile.am.
+   lib/, plugin/, tools/ and tests/ list all their files in Makefile.am, or what it includes.
 """
 
 import os
@@ -57,8 +57,9 @@ FOR_ALL = (PUBLIC, "base/array.h", "base/cleanup.h", "base/clock.h",
 # Parts of the tool's "drift".
 ENGINE_COMMANDS = ("drift-alerts", "drift-freed", "drift-history")
 # The files of tests/ that are in no room.
-TESTS_TOP = ("Makefile.am", "README.md", "chroot", "env.bash.in",
-             "other-release", "packages", "prepare", "run", "skipped", "skips")
+TESTS_TOP = ("Makefile.am", "README.md", "chroot", "env.bash.in", "lists.mk",
+             "other-release", "packages", "prepare", "programs.mk", "run",
+             "skipped", "skips")
 GENERATED = ("meta/schema-drift-sql.h", "meta/schema-sql.h")
 
 TOKEN = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"|'
@@ -289,7 +290,8 @@ def check_tests(paths):
     """paths: the sources below tests/."""
     figure = "tests/README.md"
     places = read_figure(figure, "The rooms", "tests/")
-    makefile = read("tests/Makefile.am")
+    makefile = "".join(read("tests/" + name) for name in
+                       ("Makefile.am", "lists.mk", "programs.mk"))
     known = {path[6:] for path in paths}
 
     for path in paths:
@@ -300,10 +302,10 @@ def check_tests(paths):
         if room not in places:
             problem(path, "is in no room of the figure of %s" % figure)
             continue
-        # Makefile.am need not name the source of a program with only one.
+        # They need not name the source of a program with only one.
         if not re.search(r"(?<![\w./-])%s(?![\w.-])" %
                          re.escape(name).replace("\\.c", "(\\.c)?"), makefile):
-            problem(path, "is not in tests/Makefile.am")
+            problem(path, "is in no makefile of tests/")
         text = read(path)
         if name.endswith((".c", ".h")):
             text = without_comments(text)
@@ -382,7 +384,7 @@ def find_sources():
                 if path[4:] in GENERATED or os.path.islink(path):
                     continue
                 if name.endswith((".c", ".h", ".bats", ".bash", ".py", ".pl",
-                                  ".sql", ".syms", ".am", ".in")) and \
+                                  ".sql", ".syms", ".am", ".in", ".mk")) and \
                    name != "Makefile.in":
                     yield path
                 elif "." not in name and name not in ("Makefile", ".") and \

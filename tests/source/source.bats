@@ -116,7 +116,7 @@ found ()
     planted tests/rigs/clients.bash "perl ${dollar}top_srcdir/tests/bats/nbd-hangup.pl" "starts bats/nbd-hangup.pl, which stands above"
     planted tests/test-new.c '/* SPDX-License-Identifier: BSD-3-Clause */' "is in no room of the figure"
     planted tests/new/test-new.c '/* SPDX-License-Identifier: BSD-3-Clause */' "is in no room of the figure"
-    planted tests/bats/new.bats '# SPDX-License-Identifier: BSD-3-Clause' "is not in tests/Makefile.am"
+    planted tests/bats/new.bats '# SPDX-License-Identifier: BSD-3-Clause' "is in no makefile of tests/"
     found
 }
 
