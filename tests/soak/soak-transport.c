@@ -451,6 +451,20 @@ make_line (struct line *line, const struct form *form, json_t *args)
   line->argv[line->nr] = NULL;
 }
 
+/* What the command said on stderr, that it waits for another for example, comes
+ * first in its output.
+ */
+static const char *
+skip_notices (const char *text)
+{
+  const char *end;
+
+  while (strncmp (text, "nbdedup: ", 9) == 0 &&
+         (end = strchr (text, '\n')) != NULL)
+    text = end + 1;
+  return text;
+}
+
 /* Run the command line, and return its output as the result. */
 static json_t *
 process_command (const struct form *form, json_t *args, int error)
@@ -469,7 +483,7 @@ process_command (const struct form *form, json_t *args, int error)
     fatal ("nbdedup %s %s: status %d: %s", form->command,
            line.nr > 4 ? line.argv[4] : "", status, output);
   result = status != 0 ? NULL
-    : form->json       ? json_loads (output, 0, &why)
+    : form->json       ? json_loads (skip_notices (output), 0, &why)
                        : json_object ();
   if (status == 0 && result == NULL)
     fatal ("nbdedup %s: not JSON: %s: %s", form->command, why.text, output);
