@@ -28,6 +28,7 @@ hold ()
 
     shift
     for command; do args+=(-c "$command"); done
+    : >"$out"           # not the lines of a client before
     stdbuf -oL qemu-io -f raw -t writeback "$u" "${args[@]}" \
            -c 'sleep 3600000' >"$out" 2>&1 3>&- 4>&- &
     holder=$!
