@@ -246,7 +246,7 @@ found ()
     # Otherwise it changes nothing: the status, the input, signals.
     run -3 "$limit" 100 bash -c 'exit 3'
     assert_eq "$("$limit" 100 cat <<<text)" text
-    run -5 env --default-signal=INT "$limit" 100 bash -c "trap 'exit 5' INT; kill -INT \$\$"
+    run -5 env --ignore-signal=INT "$limit" 100 bash -c "trap 'exit 5' INT; kill -INT \$\$"
 }
 
 @test "what a .bats file mounts is in no namespace of another file" {
