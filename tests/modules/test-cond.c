@@ -88,6 +88,42 @@ test_no_signal_is_lost (void)
 }
 
 static void *
+take_turns (void *arg)
+{
+  unsigned i;
+
+  (void) arg;
+  for (i = 0; i < ITEMS; ++i) {
+    WITH_LOCK (&lock);
+    while (nr_items == 0)
+      lock_wait (&lock, &filled);
+    nr_items = 0;
+    cond_signal (&taken);
+  }
+  return NULL;
+}
+
+/* Each thread waits for the other's signal, which often comes between its look
+ * at the condition and its sleep.  No later signal would make up for it.
+ */
+static void
+test_turns (void)
+{
+  pthread_t thread;
+  unsigned i;
+
+  assert (pthread_create (&thread, NULL, take_turns, NULL) == 0);
+  for (i = 0; i < ITEMS; ++i) {
+    WITH_LOCK (&lock);
+    nr_items = 1;
+    cond_signal (&filled);
+    while (nr_items == 1)
+      lock_wait (&lock, &taken);
+  }
+  pthread_join (thread, NULL);
+}
+
+static void *
 wait_for_go (void *arg)
 {
   unsigned *nr = arg;
@@ -148,6 +184,7 @@ main (void)
   cond_init (&filled);
   cond_init (&taken);
   test_no_signal_is_lost ();
+  test_turns ();
   test_broadcast ();
   test_time ();
   cond_destroy (&taken);
