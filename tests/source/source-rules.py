@@ -35,7 +35,8 @@ FILE: WHAT; exit status 1 if there is any.
    which a whole command holds, do not.  One that ends in _locked and that
    other files call asserts it.
  - Every source file has its licence, and not more than LINES_MAX lines;
-   lib/, plugin/, tools/ and tests/ list all their files in Makefile.am, or what it includes.
+   lib/, plugin/, tools/ and tests/ list all their files in Makefile.am, or in
+   what it includes.
 """
 
 import os
