@@ -32,11 +32,12 @@ mover_free (struct mover *m)
 int
 mover_write (struct mover *m)
 {
-  const size_t len = m->len;
-
-  assert (len % m->pool->sector_bytes == 0);
+  assert (m->len % m->pool->sector_bytes == 0);
+  if (m->len > 0 &&
+      store_write (m->pool->store, m->first, m->buf, m->len) == -1)
+    return -1;
   m->len = 0;
-  return len == 0 ? 0 : store_write (m->pool->store, m->first, m->buf, len);
+  return 0;
 }
 
 uint8_t *

@@ -39,7 +39,9 @@ extern uint8_t *mover_room (struct mover *m, size_t len);
  */
 extern int mover_place (struct mover *m, struct move *move);
 
-/* Write what is not written yet. */
+/* Write what is not written yet.  After an error that is still so: the moves of
+ * these records must not begin before another call has written them.
+ */
 extern int mover_write (struct mover *m);
 
 #endif /* NBDEDUP_MOVER_H */

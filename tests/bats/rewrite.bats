@@ -208,6 +208,27 @@ some_is_done ()
     nbdedup export v - | cmp - a
 }
 
+@test "a write for which a rewrite finds no room costs nothing" {
+    local nth codec=none
+
+    make_pool --compress none
+    text_data 12M >a
+    nbdedup import v a
+    for nth in 1 2 3 4 5 6; do
+        case $codec in
+            lz4) codec=none ;;
+            *) codec=lz4 ;;
+        esac
+        nbdedup set compress=$codec v
+        FAULT_FILE=records FAULT_CALL=write FAULT_ERRNO=28 FAULT_NTH=$nth \
+            LD_PRELOAD="${sanitizer_preload:+$sanitizer_preload:}$test_programs/rigs/.libs/faults.so" \
+            command nbdedup rewrite v >out 2>&1 || cat out
+        nbdedup export v - | cmp - a || fail "write $nth"
+        nbdedup check
+    done
+    nbdedup scrub
+}
+
 @test "kill -9 amid a rewrite costs nothing" {
     local stored pid
 

@@ -612,6 +612,17 @@ class Recover(Command):
             raise Wrong("lost", "recover fails for good")
 
 
+class Rewrite(Command):
+    """All records change their form, and so move; "compact" moves some."""
+
+    def work(self):
+        for codec in "none", "lz4":
+            self.child("set", "compress=" + codec, "a", faulty=False)
+            if codec == "none":
+                self.child("rewrite", "a", faulty=False)
+        self.change(lambda w: None, *self.args, faulty=True)
+
+
 def put(**names):
     """Add volumes with the contents of others: put(n="a@s")"""
     def new(world):
@@ -665,6 +676,8 @@ COMMANDS = {
     "set-copy": (Command, ["set", "metadata-copy=off"], None),
     "scrub": (Command, ["scrub"], None),
     "prune": (Command, ["prune", "--percent", "100"], None),
+    "rewrite": (Rewrite, ["rewrite", "a"], None),
+    "compact": (Rewrite, ["compact"], None),
     "check": (Command, ["check"], None),
     "status": (Command, ["status"], None),
     "list": (Reader, ["list", "--json"], None),
