@@ -517,7 +517,7 @@ write_some (struct worker *w, struct dirty_batch *b)
     txg_fail (pool->txg);
   if (r == 0)
     count_items (w, b);
-  writeback_done (w->wb, b);
+  writeback_done (w->wb, b, r == 0);
   if (r == 0) {
     touch_items (w, b, &touched);
     txg_return (pool->txg, pages, &touched);

@@ -5,7 +5,8 @@
  *  (1) A block is in the table if and only if it has a version.
  *
  *  (2) An open version is newer than the inflight one of its block, and is in
- *      one of the two queues.  Only an inflight one is superseded.
+ *      one of the two queues.  Only an inflight one is superseded, or kept; the
+ *      block of a kept one has no open one.
  *
  *  (3) The queue of versions that are not urgent is in their order, and so is
  *      the list of all open versions.
@@ -33,7 +34,7 @@
 
 struct version_sums {
   const struct dirty_blocks *db;
-  size_t nr_open, nr_inflight;
+  size_t nr_open, nr_inflight, nr_kept;
 };
 
 static void
@@ -58,12 +59,14 @@ assert_dirty_locked (void *opaque, struct hashtable_link *l)
 
   assert (d->open != NULL || d->inflight != NULL);
   assert (!d->superseded || d->inflight != NULL);
+  assert (!d->kept || (d->inflight != NULL && d->open == NULL));
   if (d->inflight)
     assert (!d->inflight->filling && !d->inflight->dropped);
   if (d->open)
     assert_open_locked (sums->db, d);
   sums->nr_open += d->open != NULL;
-  sums->nr_inflight += d->inflight != NULL;
+  sums->nr_inflight += d->inflight != NULL && !d->kept;
+  sums->nr_kept += d->kept;
 }
 
 static void
@@ -103,6 +106,10 @@ assert_lists_locked (const struct dirty_blocks *db,
   TAILQ_FOREACH (d, &db->inflight_list, flink)
     nr++;
   assert (nr == sums->nr_inflight);
+  nr = 0;
+  TAILQ_FOREACH (d, &db->kept_list, flink)
+    nr++;
+  assert (nr == sums->nr_kept);
 }
 
 static void
@@ -122,7 +129,8 @@ dirty_blocks_assert_consistent_locked (struct dirty_blocks *db)
   assert_held (&db->lock);
   assert (db->nr == db->table.nr_entries);
   assert (db->nr > 0 ||
-          (TAILQ_EMPTY (&db->open_list) && TAILQ_EMPTY (&db->inflight_list)));
+          (TAILQ_EMPTY (&db->open_list) && TAILQ_EMPTY (&db->inflight_list) &&
+           TAILQ_EMPTY (&db->kept_list)));
   assert (TAILQ_EMPTY (&db->open_list) ==
           (TAILQ_EMPTY (&db->queue) && TAILQ_EMPTY (&db->urgent)));
   if (invariant_is_due (&db->changes,

@@ -169,7 +169,7 @@ range_has_versions_locked (struct volume *v, uint64_t first, uint64_t count,
     if (urgent)
       make_urgent_locked (v, d);
     if ((d->open && d->open->seq <= seq) ||
-        (d->inflight && d->inflight->seq <= seq))
+        (d->inflight && !d->kept && d->inflight->seq <= seq))
       found = true;
   }
   return found;
@@ -216,8 +216,10 @@ writeback_drain_range (struct writeback *wb, struct volume *v, uint64_t first,
  * A volume that goes
  */
 
-/* Wait for its versions and mutations. */
-static void
+/* Wait for its versions and mutations.  False: the txg has failed, and the
+ * volume keeps versions.
+ */
+static bool
 settle_blocks (struct writeback *wb, struct volume *v)
 {
   struct dirty_blocks *db = &v->dirty;
@@ -233,7 +235,8 @@ settle_blocks (struct writeback *wb, struct volume *v)
     dirty_memory_wake (&wb->memory);
     lock_wait_ms (&db->lock, &db->installed, 10);
   }
-  assert (db->nr == 0);
+  assert (TAILQ_EMPTY (&db->kept_list) == (db->nr == 0));
+  return db->nr == 0;
 }
 
 /* Let no thread find the volume in a list any more.  False: one has. */
@@ -255,11 +258,12 @@ void
 writeback_settle (struct writeback *wb, struct volume *v)
 {
   unsigned tries = 0;
+  bool settled;
 
   assert (v->gone);
   wb->nr_drains++;
-  settle_blocks (wb, v);
+  settled = settle_blocks (wb, v);
   wb->nr_drains--;
-  while (!hide (wb, v))
+  while (settled && !hide (wb, v))
     clock_sleep_ms (backoff_ms (&tries));
 }

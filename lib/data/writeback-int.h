@@ -19,6 +19,9 @@
  *    worker may take an open version with readers: neither changes it.
  *
  *  - An inflight version is immutable, and its worker alone drops it.
+ *
+ * When the txg fails, what its worker cannot install stays, as "kept": a read
+ * must not go back behind a write that was answered.  No drain waits for it.
  */
 
 #ifndef NBDEDUP_WRITEBACK_INT_H
@@ -39,13 +42,15 @@ struct dirty {
   struct hashtable_link link; /* in the volume's table */
   TAILQ_ENTRY (dirty) queue;  /* in the volume's queue or urgent, if open */
   TAILQ_ENTRY (dirty) vlink;  /* in the volume's open_list */
-  TAILQ_ENTRY (dirty) flink;  /* in the volume's inflight_list */
+  TAILQ_ENTRY (dirty) flink;  /* in the volume's inflight_list or kept_list */
   uint64_t block;
   struct version *open;     /* owned; NULL: no open version */
   struct version *inflight; /* owned; NULL: none */
   bool urgent;              /* the open version is in the urgent queue */
   bool superseded;          /* a hole followed the inflight version; set
                                  * under the volume's install lock, too */
+  bool kept;                /* the inflight version will not be installed, and
+                             * is the last */
 };
 
 /* Workers finish 64 at a time, and requests add some. */
@@ -210,10 +215,11 @@ set_active_locked (struct writeback *wb, struct volume *v, bool active);
 extern int writeback_take (struct writeback *wb, struct dirty_batch *batch);
 extern void writeback_unpin (struct volume *v);
 
-/* Drop the batch's versions: they are installed, or lost because the txg has
- * failed.
+/* The worker is done with the batch: drop its versions, if they are installed.
+ * Otherwise the txg has failed, and those that clients see stay to be read.
  */
-extern void writeback_done (struct writeback *wb, struct dirty_batch *batch);
+extern void writeback_done (struct writeback *wb, struct dirty_batch *batch,
+                            bool installed);
 
 /* write.c: a thread that turns batches' versions into pointers and installs
  * them.  It frees its worker.

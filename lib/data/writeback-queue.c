@@ -333,8 +333,29 @@ done_locked (struct writeback *wb, struct volume *v, struct dirty *d,
   drop_if_empty_locked (wb, v, d);
 }
 
+/* The txg has failed, so no newer version can come.  Without this one reads
+ * would return what the block had before an answered write.
+ */
+static void
+keep_locked (struct volume *v, struct dirty *d)
+{
+  struct dirty_blocks *db = &v->dirty;
+
+  assert_held (&db->lock);
+  assert (d->inflight != NULL && d->open == NULL && !d->kept);
+  TAILQ_REMOVE (&db->inflight_list, d, flink);
+  TAILQ_INSERT_TAIL (&db->kept_list, d, flink);
+  d->kept = true;
+}
+
+static bool
+must_keep_locked (const struct dirty *d)
+{
+  return d->open == NULL && !d->superseded;
+}
+
 void
-writeback_done (struct writeback *wb, struct dirty_batch *b)
+writeback_done (struct writeback *wb, struct dirty_batch *b, bool installed)
 {
   struct version_list list = SLIST_HEAD_INITIALIZER (list);
   struct dirty_blocks *db = &b->volume->dirty;
@@ -344,10 +365,15 @@ writeback_done (struct writeback *wb, struct dirty_batch *b)
     WITH_LOCK (&db->lock);
     WITH_CONSISTENT (dirty_blocks, db);
     for (i = 0; i < b->nr; ++i)
-      done_locked (wb, b->volume, b->blocks[i], &list);
+      if (!installed && must_keep_locked (b->blocks[i]))
+        keep_locked (b->volume, b->blocks[i]);
+      else
+        done_locked (wb, b->volume, b->blocks[i], &list);
     /* Before a drain ends: its caller may be about to reserve. */
     unreserve (wb, b->volume, b->nr);
     cond_broadcast (&db->installed);
   }
   dirty_memory_put (&wb->memory, &list, b->volume->block_size);
+  if (!installed)
+    dirty_memory_wake (&wb->memory); /* writers that wait are refused now */
 }

@@ -64,6 +64,7 @@ dirty_blocks_init (struct dirty_blocks *db)
   TAILQ_INIT (&db->urgent);
   TAILQ_INIT (&db->open_list);
   TAILQ_INIT (&db->inflight_list);
+  TAILQ_INIT (&db->kept_list);
   TAILQ_INIT (&db->ranges);
   db->ready = READY_NONE;
 }
@@ -349,6 +350,9 @@ writeback_next (struct volume *v, uint64_t first, uint64_t last)
   TAILQ_FOREACH (d, &db->inflight_list, flink)
     if (d->block >= first && d->block < next)
       next = d->block;
+  TAILQ_FOREACH (d, &db->kept_list, flink)
+    if (d->block >= first && d->block < next)
+      next = d->block;
   return next;
 }
 
@@ -395,6 +399,9 @@ supersede_locked (struct writeback *wb, struct volume *v, uint64_t first,
   assert_held (&db->install);
   assert_held (&db->lock);
   TAILQ_FOREACH (d, &db->inflight_list, flink)
+    if (d->block >= first && d->block <= last)
+      d->superseded = true;
+  TAILQ_FOREACH (d, &db->kept_list, flink)
     if (d->block >= first && d->block <= last)
       d->superseded = true;
   for (d = TAILQ_FIRST (&db->open_list); d; d = next) {

@@ -67,6 +67,7 @@ struct dirty_blocks {
   struct dirty_list queue, urgent; /* open versions */
   struct dirty_list open_list;     /* the same, by sequence */
   struct dirty_list inflight_list;
+  struct dirty_list kept_list; /* empty unless the txg has failed */
   TAILQ_HEAD (, range) ranges; /* mutations under way */
   uint64_t seq;
   size_t changes; /* for invariant_is_due */
@@ -159,7 +160,8 @@ extern int writeback_drain_range (struct writeback *wb, struct volume *v,
 
 /* The volume is gone: wait until all accepted writes are installed, and no
  * worker has a block of it.  This drops no write: if the command that removes
- * the volume fails, all answered writes must still be there.
+ * the volume fails, all answered writes must still be there.  If the txg has
+ * failed the volume may have some left; then txg_run fails as well.
  */
 extern void writeback_settle (struct writeback *wb, struct volume *v);
 

@@ -69,14 +69,15 @@ class Content:
         new.image = bytearray(bytes(self.image[:size]).ljust(size, b"\0"))
         return new
 
-    def differs(self, units, size):
-        """The first difference, or None.  Units that were not read are None."""
+    def differs(self, units, size, strict):
+        """The first difference, or None.  Units that were not read are None.
+        A server that still runs does not go back behind an answered write."""
         if size != len(self.image):
             return "%d bytes" % size
         for unit, data in units:
             at = unit * UNIT
             if data is None or data == self.image[at:at + UNIT] or \
-                    data in self.older.get(unit, ()) or \
+                    strict and data in self.older.get(unit, ()) or \
                     data in self.failed.get(unit, ()):
                 continue
             return "unit %d: %s" % (unit, "zeroes" if not any(data)
@@ -97,7 +98,7 @@ def compare(worlds, found, strict):
             if strict and any(data is None for _, data in units):
                 raise Wrong("lost", name + ": EIO")
             if not wrong and name in world:
-                text = world[name].differs(units, size)
+                text = world[name].differs(units, size, strict)
                 wrong = text and "%s: %s" % (name, text)
         if not wrong:
             return

@@ -304,11 +304,13 @@ look_elsewhere (struct block_model *m, const uint8_t *buf)
       }
 }
 
-bool
-block_model_check (struct block_model *m, uint64_t block, const uint8_t *buf)
+/* Is it a state from number 'from' on? */
+static bool
+check_from (struct block_model *m, uint64_t block, unsigned from,
+            const uint8_t *buf)
 {
   struct model_block *b = &m->blocks[block];
-  unsigned i, j, n, from = floor_of (m, b);
+  unsigned i, j, n;
 
   for (i = from; i < b->nr; ++i)
     if (state_equals (&b->states[i], buf, 0, m->block_size))
@@ -335,6 +337,24 @@ block_model_check (struct block_model *m, uint64_t block, const uint8_t *buf)
                    &b->states[i]);
   look_elsewhere (m, buf);
   return false;
+}
+
+bool
+block_model_check (struct block_model *m, uint64_t block, const uint8_t *buf)
+{
+  return check_from (m, block, floor_of (m, &m->blocks[block]), buf);
+}
+
+bool
+block_model_check_running (struct block_model *m, uint64_t block,
+                           const uint8_t *buf)
+{
+  const struct model_block *b = &m->blocks[block];
+  unsigned from = b->nr - 1;
+
+  while (from > 0 && !b->states[from].answered)
+    from--;
+  return check_from (m, block, from, buf);
 }
 
 void

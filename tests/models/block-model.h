@@ -93,6 +93,12 @@ extern bool block_model_matches (struct block_model *m, uint64_t offset,
 extern bool
 block_model_check (struct block_model *m, uint64_t block, const uint8_t *buf);
 
+/* The same while the server still runs: the last write that it answered, or a
+ * later one that failed.
+ */
+extern bool block_model_check_running (struct block_model *m, uint64_t block,
+                                       const uint8_t *buf);
+
 /* Make 'buf' the block's only state, which is durable. */
 extern void
 block_model_adopt (struct block_model *m, uint64_t block, const uint8_t *buf);
