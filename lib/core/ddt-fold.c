@@ -106,6 +106,20 @@ ddt_try_kill (struct ddt *ddt, uint64_t addr, const struct digest *digest)
   return true;
 }
 
+void
+ddt_revive (struct ddt *ddt, uint64_t addr)
+{
+  struct ref *r;
+
+  WITH_LOCK (&ddt->lock);
+  WITH_CONSISTENT (ddt, ddt);
+  r = find_ref_locked (ddt, addr);
+  assert (r && r->dead && !r->pruned);
+  r->dead = false;
+  if (!r->taken[0] && !r->taken[1])
+    drop_ref_locked (ddt, r);
+}
+
 bool
 ddt_try_prune (struct ddt *ddt, uint64_t addr, const struct digest *digest)
 {

@@ -149,6 +149,12 @@ ddt_get_changes (struct ddt *ddt, struct ddt_change **changes, size_t *nr);
 extern bool
 ddt_try_kill (struct ddt *ddt, uint64_t addr, const struct digest *digest);
 
+/* The transaction in which the record died was rolled back: it is there again.
+ * The next attempt may leave it alone, if it does less in the background, and
+ * then any thread may take a reference.
+ */
+extern void ddt_revive (struct ddt *ddt, uint64_t addr);
+
 /* In a fold's transaction, after the fold's own changes: pool.db has one
  * reference to this record, and an entry in the index, which the caller is
  * about to remove.  True: no lookup finds the record until ddt_end_prune.

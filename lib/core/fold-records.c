@@ -185,6 +185,20 @@ add_gone (struct fold *f, const struct record *r)
                      });
 }
 
+/* The record has no reference.  1: it is dead, and in f->gone, so that a
+ * rollback finds it; 0: the open txg refers to it; -1: ENOMEM.
+ */
+static int
+kill_record (struct fold *f, const struct record *r)
+{
+  if (add_gone (f, r) == -1)
+    return -1;
+  if (ddt_try_kill (f->parts->ddt, r->ptr.addr, &r->digest))
+    return 1;
+  f->nr_gone--;
+  return 0;
+}
+
 static int
 add_index_op (struct fold *f, const struct record *r, bool add)
 {
@@ -234,7 +248,7 @@ change_record (struct pass *p, struct record *r, int64_t delta)
 {
   struct fold *f = p->f;
   uint64_t old = r->refcount, new = old + (uint64_t) delta;
-  int given;
+  int given, killed;
 
   if ((delta < 0 && (uint64_t) -delta > old) || new > RECORD_REFCOUNT_MAX) {
     nbdedup_fail (EIO,
@@ -265,13 +279,16 @@ change_record (struct pass *p, struct record *r, int64_t delta)
                  r->ptr.addr);
     return meta_limbo_put (p->c, r->ptr.addr);
   }
-  if (!ddt_try_kill (f->parts->ddt, r->ptr.addr, &r->digest)) {
+  killed = kill_record (f, r);
+  if (killed == -1)
+    return -1;
+  if (killed == 0) {
     take_back (p, r);
     return meta_limbo_put (p->c, r->ptr.addr);
   }
   if (old == 0 && meta_limbo_delete (p->c, r->ptr.addr) == -1)
     return -1;
-  if (add_gone (f, r) == -1 || add_index_op (f, r, false) == -1)
+  if (add_index_op (f, r, false) == -1)
     return -1;
   group_bury (p->group, r);
   return 0;
@@ -284,6 +301,7 @@ insert_record (struct pass *p, const struct ddt_change *ch, int64_t delta)
   struct group *g = p->group;
   struct record r = *ch->record;
   unsigned i;
+  int killed;
 
   if (delta < 0)
     return nbdedup_fail (EIO,
@@ -292,8 +310,9 @@ insert_record (struct pass *p, const struct ddt_change *ch, int64_t delta)
                          ch->addr, delta);
   r.refcount = (uint64_t) delta;
   if (delta == 0) {
-    if (ddt_try_kill (f->parts->ddt, r.ptr.addr, &r.digest))
-      return add_gone (f, &r);
+    killed = kill_record (f, &r);
+    if (killed != 0)
+      return killed == 1 ? 0 : -1;
     if (meta_limbo_put (p->c, r.ptr.addr) == -1)
       return -1;
   }

@@ -356,16 +356,27 @@ fold_layers (struct fold *f, struct meta_conn *c)
 
 /*----------------------------------------------------------------------*/
 
+void
+fold_rolled_back (struct fold *f)
+{
+  size_t i;
+
+  for (i = 0; i < f->nr_gone; ++i)
+    ddt_revive (f->parts->ddt, f->gone[i].addr);
+  f->nr_gone = 0;
+}
+
 /* Reset the results of a failed attempt. */
 static void
 reset (struct fold *f)
 {
   size_t i;
 
+  assert (f->nr_gone == 0); /* fold_rolled_back */
   for (i = 0; i < f->unlinked.nr; ++i)
     space_committed (f->parts->space, f->unlinked.p[i]);
   f->displaced.nr = f->unlinked.nr = f->inserted.nr = f->reached.nr = 0;
-  f->nr_layers = f->nr_gone = f->nr_index = 0;
+  f->nr_layers = f->nr_index = 0;
   f->nr_added = f->moved_leaves.nr = 0;
   f->has_more = f->looked_at_copies = f->inconsistent = false;
   f->has_runs = false;

@@ -82,6 +82,9 @@ extern void fold_set_features (struct fold *f, uint64_t features_compat);
 /* The row with this fold's totals, for requests inside its transaction. */
 extern struct meta_state *fold_state (struct fold *f);
 
+/* The transaction with the tables was rolled back: no record has died. */
+extern void fold_rolled_back (struct fold *f);
+
 /* Step 3, after the commit. */
 extern void fold_finish (struct fold *f);
 

@@ -9,6 +9,7 @@
 #include <errno.h>
 
 #include "base/cleanup.h"
+#include "base/error.h"
 #include "core/moves.h"
 #include "core/txg-int.h"
 #include "data/verify.h"
@@ -385,6 +386,42 @@ test_damaged_record (void)
   end ();
 }
 
+/* The transaction ends without effect, and the fold's next attempt moves
+ * nothing.
+ */
+static int
+roll_back (void *arg, struct meta_conn *c, struct meta_state *state)
+{
+  (void) arg;
+  (void) state;
+  meta_rollback (c);
+  pool->txg->repairing = true;
+  return nbdedup_fail (ECANCELED, "the test rolls back");
+}
+
+/* What died in an attempt that was rolled back is not dead. */
+static void
+test_rolled_back (void)
+{
+  uint64_t old;
+
+  start_sparse ();
+  old = address_of (5);
+  begin ();
+  pool->moves->rows = ALL_ROWS;
+  expect (txg_run (pool->txg, roll_back, NULL, NULL) == -1);
+  expect (errno == ECANCELED);
+  pool->txg->repairing = false;
+  must (txg_hold_moves (pool->txg)); /* ends the batch */
+  txg_release_moves (pool->txg);
+  expect (address_of (5) == old);
+  write_block (7, 1005);
+  settle ();
+  expect (address_of (7) == old);
+  check_pool ();
+  end ();
+}
+
 /* Those who keep addresses of frozen layers. */
 static void
 test_held_back (void)
@@ -685,6 +722,7 @@ main (int argc, char *argv[])
     CASE (old_records_die),
     CASE (stray_leaf),
     CASE (damaged_record),
+    CASE (rolled_back),
     CASE (held_back),
     CASE (gives_way),
     CASE (copies),
