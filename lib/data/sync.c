@@ -8,6 +8,7 @@
 #include "core/txg.h"
 #include "data/sync.h"
 #include "data/writeback.h"
+#include "meta/meta.h"
 #include "space/space.h"
 
 int
@@ -18,5 +19,14 @@ pool_sync (struct nbdedup_pool *pool)
   if (txg_run (pool->txg, NULL, NULL, NULL) == -1)
     return -1;
   space_settle (pool->space);
+  return 0;
+}
+
+int
+pool_sync_for_view (struct nbdedup_pool *pool)
+{
+  if (pool_sync (pool) == -1)
+    return -1;
+  meta_copy_ahead (pool->meta);
   return 0;
 }

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "core/engine.h"
+#include "data/sync.h"
 #include "drift/diff.h"
 #include "drift/drift-int.h"
 #include "drift/view.h"
@@ -232,6 +233,8 @@ diff_run (struct nbdedup_pool *pool, const char *from, const char *to,
   struct diff d = { .progress = { .fn = progress, .opaque = opaque } };
   int r, err;
 
+  if (pool_sync_for_view (pool) == -1)
+    return NULL;
   {
     WITH_LOCK (&pool->admin);
     r = find_both (&d, pool, from, to);

@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "core/engine.h"
+#include "data/sync.h"
 #include "disk/sorter.h"
 #include "drift/class-map.h"
 #include "drift/drift-int.h"
@@ -80,7 +81,8 @@ drift_begin (struct nbdedup_pool *pool, struct view *v,
 
   if (drift_lock (pool, progress) == -1)
     return -1;
-  {
+  r = pool_sync_for_view (pool);
+  if (r == 0) {
     WITH_LOCK (&pool->admin);
     r = view_open (pool, v);
   }

@@ -14,6 +14,7 @@
 #include "core/engine.h"
 #include "core/txg.h"
 #include "data/read.h"
+#include "data/sync.h"
 #include "drift/drift-int.h"
 #include "drift/frozen.h"
 #include "drift/golden.h"
@@ -70,6 +71,8 @@ find_goldens (struct frozen *f, const char *name)
 static int
 open_view (struct frozen *f)
 {
+  if (pool_sync_for_view (f->pool) == -1)
+    return -1;
   WITH_LOCK (&f->pool->admin);
   f->ticket = space_keep_begin (f->pool->space);
   if (view_open (f->pool, &f->view) == 0)

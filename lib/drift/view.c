@@ -10,7 +10,6 @@
 #include "base/array.h"
 #include "base/error.h"
 #include "core/engine.h"
-#include "data/sync.h"
 #include "data/volume-types.h"
 #include "drift/view.h"
 #include "meta/meta.h"
@@ -297,7 +296,7 @@ view_open (struct nbdedup_pool *pool, struct view *v)
     .dir = pool->path,
     .sector_bytes = pool->sector_bytes,
   };
-  if (pool_sync (pool) == 0 && (v->c = meta_frozen_open (pool->meta)) != NULL &&
+  if ((v->c = meta_frozen_open (pool->meta)) != NULL &&
       meta_layer_scan (v->c, load_layer, v) == 0 &&
       meta_layer_scan (v->c, link_layer, v) == 0 &&
       meta_volume_scan (v->c, load_volume, v) == 0) {

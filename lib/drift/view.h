@@ -85,9 +85,10 @@ struct view {
   uint64_t rows; /* read so far; view_look counts */
 };
 
-/* Open a view of this moment, with everything answered.  Under pool->admin.
- * -1: EIO, ENOMEM, EBUSY if other readers keep the WAL from being copied, an
- * error of making a file, or that of the fold.
+/* Open a view of this moment.  Under pool->admin; the caller has called
+ * pool_sync_for_view before it took that, so the view has everything answered
+ * until then.  -1: EIO, ENOMEM, EBUSY if other readers keep the WAL from being
+ * copied, or an error of making a file.
  */
 extern int view_open (struct nbdedup_pool *pool, struct view *v);
 /* EBUSY: the pool needs the space that keeping this moment takes while clients

@@ -209,6 +209,15 @@ meta_copy_all_locked (struct meta *m, bool hold)
 }
 
 void
+meta_copy_ahead (struct meta *m)
+{
+  if (m->readonly)
+    return; /* it has no connection for that */
+  WITH_LOCK (&m->copying);
+  meta_copy_all_locked (m, false);
+}
+
+void
 meta_copy_wal (struct meta *m)
 {
   WITH_LOCK (&m->copying);

@@ -222,6 +222,10 @@ extern void meta_unfreeze (struct meta_conn *c);
  * take: a checkpoint comes first.
  */
 extern struct meta_conn *meta_frozen_open (struct meta *m);
+/* Copy what the WAL has, so that meta_frozen_open has less to copy.  It may
+ * fail to: then that will say so.
+ */
+extern void meta_copy_ahead (struct meta *m);
 extern void meta_frozen_close (struct meta *m, struct meta_conn *c);
 /* EBUSY if the file system was so full that the reader had to give way.  Then
  * all that the caller reads fails with EBUSY.

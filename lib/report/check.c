@@ -265,15 +265,13 @@ collect (struct check *ck)
   return ck->recount ? 0 : -1;
 }
 
-/* Freeze pool.db, and collect.  Both are of one moment, because no command
- * changes volumes meanwhile, and folds change no layer by themselves.
+/* After pool_sync: freeze pool.db, and collect.  Both are of one moment: no
+ * command changes volumes meanwhile, and folds by themselves change no layer.
  */
 static int
 check_begin (struct check *ck)
 {
   assert_held (&ck->pool->admin);
-  if (pool_sync (ck->pool) == -1)
-    return -1;
   ck->c = meta_frozen_open (ck->pool->meta);
   if (ck->c != NULL && collect (ck) == 0)
     return 0;
@@ -426,7 +424,7 @@ check_alone (struct nbdedup_pool *pool, json_t *repairs,
   json_t *result = NULL;
 
   assert_held (&pool->admin);
-  if (check_new (&ck) == 0 && check_begin (&ck) == 0)
+  if (check_new (&ck) == 0 && pool_sync (pool) == 0 && check_begin (&ck) == 0)
     result = check_finish (&ck);
   check_free (&ck);
   return result;
@@ -442,7 +440,7 @@ check_beside_others (struct nbdedup_pool *pool, nbdedup_progress_fn *progress,
     .opaque = opaque,
   };
   json_t *result = NULL;
-  int r = check_new (&ck);
+  int r = check_new (&ck) == 0 ? pool_sync_for_view (pool) : -1;
 
   if (r == 0) {
     WITH_LOCK (&pool->admin);

@@ -13,6 +13,7 @@
 #include <limits.h>
 
 #include "core/engine.h"
+#include "data/sync.h"
 #include "disk/sorter.h"
 #include "drift/view.h"
 #include "drift/record-join.h"
@@ -72,6 +73,8 @@ open_view (void)
   struct walk *w;
   unsigned i;
 
+  if (pool_sync_for_view (pool) == -1)
+    fatal ("%s", nbdedup_error ());
   {
     WITH_LOCK (&pool->admin);
     if (view_open (pool, &view) == -1)

@@ -707,6 +707,55 @@ test_a_long_fold_lets_writers_go_on (void)
   end ();
 }
 
+static json_t *
+two_snapshots (void)
+{
+  return json_pack ("{s:s, s:s}", "from", "v@a", "to", "v@b");
+}
+
+static const struct view_command {
+  const char *name;
+  json_t *(*args) (void);
+} view_commands[] = {
+  { "check", NULL },
+  { "drift", NULL },
+  { "diff", two_snapshots },
+};
+
+static void
+do_command (uint64_t i)
+{
+  const struct view_command *c = &view_commands[i];
+
+  run (c->name, c->args ? c->args () : NULL);
+}
+
+/* What opens a view of pool.db first brings there what was answered; other
+ * commands do not wait for that.
+ */
+static void
+test_views_wait_without_admin (void)
+{
+  struct job flush, command;
+  uint64_t i;
+
+  start (1);
+  run ("snapshot", json_pack ("{s:s}", "name", "v@a"));
+  run ("snapshot", json_pack ("{s:s}", "name", "v@b"));
+  for (i = 0; i < 3; ++i) {
+    write_and_stall (&flush, 5, 1 + i);
+    job_start (&command, do_command, i);
+    while (pool->writeback->nr_drains < 2)
+      poll (NULL, 0, 1);
+    expect (lock_try (&pool->admin));
+    lock_release (&pool->admin);
+    unstall ();
+    job_end (&flush);
+    job_end (&command);
+  }
+  end ();
+}
+
 static const struct engine_case cases[] = {
   CASE (flush_waits_for_workers),
   CASE (fold_waits_for_workers),
@@ -729,6 +778,7 @@ static const struct engine_case cases[] = {
   CASE (waiting_workers_let_others_begin),
   CASE (half_of_the_workers_in_the_background),
   CASE (workers_yield_in_the_background),
+  CASE (views_wait_without_admin),
   { NULL, NULL },
 };
 
