@@ -247,7 +247,15 @@ map_owns (struct map *map, struct layer *layer, uint64_t block)
     .ptrs = &ptr,
   };
 
-  return get_own (map, &g) == -1 ? -1 : state == MAP_POINTER;
+  if (get_own (map, &g) == -1)
+    return -1;
+  if (state == MAP_INHERIT && layer_is_pushed (layer) &&
+      block < layer->overlap) {
+    g.layer = layer->parent;
+    if (get_own (map, &g) == -1)
+      return -1;
+  }
+  return state == MAP_POINTER;
 }
 
 size_t

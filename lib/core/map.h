@@ -53,8 +53,9 @@ extern void map_free (struct map *map);
 extern int map_get (struct map *map, struct layer *layer, uint64_t block,
                     unsigned nr, uint8_t *states, struct pointer *ptrs);
 
-/* Does this head have a pointer there itself, not from a layer below it?
- * 1, 0; -1: EIO, ENOMEM.
+/* Does this head have a pointer there itself, not from a layer below it?  What
+ * folds have pushed to its parent, whose place it takes, is its own, too.  The
+ * caller has pool->admin or is inside quiesce.  1, 0; -1: EIO, ENOMEM.
  */
 extern int map_owns (struct map *map, struct layer *layer, uint64_t block);
 

@@ -98,12 +98,18 @@ hold_slack (struct writeback *wb, uint32_t record)
 }
 
 /* Does the volume have this block itself?  (Overwriting an inherited block
- * frees nothing.)
+ * frees nothing.)  Keeps errno.
  */
 static bool
 is_mapped (struct writeback *wb, struct volume *v, uint64_t block)
 {
-  return map_owns (wb->pool->map, v->layer, block) == 1;
+  const int err = errno;
+  unsigned ticket = quiesce_enter (&wb->pool->quiesce);
+  const bool owns = map_owns (wb->pool->map, v->layer, block) == 1;
+
+  quiesce_leave (&wb->pool->quiesce, ticket);
+  errno = err;
+  return owns;
 }
 
 /* Reserve room for a new version of a block.  If there is none, a fold may

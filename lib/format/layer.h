@@ -123,4 +123,21 @@ layer_is_pushed (struct layer *l)
   return parent && parent->merging == l && parent->merge_state == MERGE_PUSH;
 }
 
+/* The pointers that a name has itself.  While folds push the rows of its layer
+ * to the parent it has the parent's, too, which takes the layer's place.  Some
+ * of these its own are still to replace, so the number is the most that there
+ * may be.
+ */
+static inline uint64_t
+layer_own_pointers (struct layer *l)
+{
+  const uint64_t blocks = l->blocks;
+  uint64_t n = l->pointers;
+
+  if (!layer_is_pushed (l))
+    return n;
+  n += l->parent->pointers;
+  return n < blocks ? n : blocks;
+}
+
 #endif /* NBDEDUP_LAYER_H */

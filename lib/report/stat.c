@@ -40,7 +40,8 @@ volume_stat (const struct volume *v, uint64_t logical)
                     (json_int_t) v->block_size, "compress", compress, "origin",
                     volume_origin_json (v), "logical_bytes",
                     (json_int_t) logical, "own_bytes",
-                    (json_int_t) (v->layer->pointers * v->block_size));
+                    (json_int_t) (layer_own_pointers (v->layer) *
+                                  v->block_size));
 }
 
 uint64_t
@@ -165,17 +166,14 @@ list_snapshots (const struct volume *v)
   for (i = 0; i < v->snapshots.nr; ++i) {
     s = v->snapshots.p[i];
     size = s->size;
-    json_array_append_new (snapshots,
-                           json_pack ("{s:s, s:I, s:I, s:I, s:I, s:I}", "name",
-                                      s->name, "time", (json_int_t) s->time,
-                                      "size", (json_int_t) size,
-                                      "logical_bytes",
-                                      (json_int_t) (s->layer->blocks *
-                                                    s->block_size),
-                                      "own_bytes",
-                                      (json_int_t) (s->layer->pointers *
-                                                    s->block_size),
-                                      "clients", (json_int_t) s->nr_clients));
+    json_array_append_new (
+      snapshots,
+      json_pack ("{s:s, s:I, s:I, s:I, s:I, s:I}", "name", s->name, "time",
+                 (json_int_t) s->time, "size", (json_int_t) size,
+                 "logical_bytes",
+                 (json_int_t) (s->layer->blocks * s->block_size), "own_bytes",
+                 (json_int_t) (layer_own_pointers (s->layer) * s->block_size),
+                 "clients", (json_int_t) s->nr_clients));
   }
   return snapshots;
 }
@@ -221,7 +219,8 @@ list_run (struct nbdedup_pool *pool)
                      (json_int_t) v->block_size, "logical_bytes",
                      (json_int_t) (v->layer->blocks * v->block_size),
                      "own_bytes",
-                     (json_int_t) (v->layer->pointers * v->block_size),
+                     (json_int_t) (layer_own_pointers (v->layer) *
+                                   v->block_size),
                      "origin", volume_origin_json (v), "snapshots",
                      list_snapshots (v), "clients", (json_int_t) v->nr_clients,
                      "writers", (json_int_t) v->writers.nr);

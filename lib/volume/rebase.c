@@ -450,7 +450,7 @@ estimate (struct nbdedup_pool *pool, struct volume *v,
   uint64_t overlap = blocks_of (onto->size, onto->block_size);
   int r;
 
-  *e = (struct estimate) { .before = v->layer->pointers };
+  *e = (struct estimate) { .before = layer_own_pointers (v->layer) };
   for (leaf = 0;; ++leaf) {
     r = next_leaf (pool, v->layer, onto->layer, &leaf, end);
     if (r != 1)

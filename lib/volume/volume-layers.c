@@ -423,6 +423,21 @@ volumes_count_background (struct volumes *vs, unsigned *nr_freeing,
   }
 }
 
+/* The most pointers that a merge can drop.  The layer keeps those that the
+ * child shows: all blocks of the child, except for what comes from below.
+ */
+static uint64_t
+most_dropped_locked (const struct layer *l)
+{
+  const struct layer *child = l->merging, *below = l->parent;
+  const uint64_t shown = child->blocks, inherited = below ? below->blocks : 0;
+  const uint64_t kept = shown > inherited ? shown - inherited : 0;
+  const uint64_t all = l->pointers + child->pointers;
+  const uint64_t dropped = all > kept ? all - kept : 0;
+
+  return dropped < l->pointers ? dropped : l->pointers;
+}
+
 uint64_t
 volumes_freeing_bytes (struct volumes *vs)
 {
@@ -435,6 +450,8 @@ volumes_freeing_bytes (struct volumes *vs)
     l = vs->layers.p[i];
     if (l->dying)
       bytes += l->pointers * l->block_size;
+    else if (l->merging)
+      bytes += most_dropped_locked (l) * l->block_size;
   }
   return bytes;
 }

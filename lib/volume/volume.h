@@ -99,7 +99,9 @@ extern void volumes_count_background (struct volumes *volumes,
                                       unsigned *nr_freeing,
                                       unsigned *nr_merging);
 
-/* Blocks of the references that dying layers still hold, in bytes. */
+/* Blocks of the references that dying layers still hold, in bytes, and of those
+ * that merging ones may drop, at most.
+ */
 extern uint64_t volumes_freeing_bytes (struct volumes *volumes);
 
 /* Fail with EINVAL, and the rule as text, if no volume can have this name. */

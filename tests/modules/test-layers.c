@@ -685,6 +685,76 @@ test_a_reader_at_the_end_of_a_merge (void)
   end ();
 }
 
+#define SHARED 900u /* blocks of the snapshot, of which the volume ... */
+#define NEWER 200u  /* ... has written so many again */
+#define GONE 100u   /* ... and trimmed so many, behind these */
+
+static uint64_t
+own_bytes_of_volume (void)
+{
+  json_t *list = call ("list", NULL);
+  const json_t *v = json_array_get (json_object_get (list, "volumes"), 0);
+  uint64_t bytes = number (v, "own_bytes");
+
+  expect (number (v, "logical_bytes") == (SHARED - GONE) * BLOCK);
+  json_decref (list);
+  return bytes;
+}
+
+/* What still takes space is "freeing". */
+static void
+expect_freeing (void)
+{
+  json_t *stat = call ("stat", NULL);
+  const json_t *p = json_object_get (stat, "pool");
+
+  expect (number (p, "records") * BLOCK <=
+          (SHARED - GONE) * BLOCK + number (p, "freeing_bytes"));
+  expect (number (p, "freeing_bytes") <= (NEWER + GONE) * BLOCK);
+  json_decref (stat);
+}
+
+static bool
+owns (uint64_t block)
+{
+  unsigned ticket = quiesce_enter (&pool->quiesce);
+  int r = map_owns (pool->map, volume->layer, block);
+
+  quiesce_leave (&pool->quiesce, ticket);
+  expect (r != -1);
+  return r == 1;
+}
+
+/* While a volume takes over what only a destroyed snapshot had, a block is its
+ * own or not yet, but what was its own stays so.
+ */
+static void
+test_figures_during_a_merge (void)
+{
+  uint64_t own, before = NEWER * BLOCK;
+
+  start (1);
+  write_blocks (0, SHARED, 1);
+  do_flush (0);
+  snapshot ("v@s");
+  write_blocks (0, NEWER, 10000);
+  must (nbdedup_volume_trim (handle, GONE * BLOCK, NEWER * BLOCK));
+  settle ();
+  let_folds_do_little ();
+  run ("destroy", json_pack ("{s:[s]}", "names", "v@s"));
+  while (merge_is_pending (pool)) {
+    own = own_bytes_of_volume ();
+    expect (own == before || own == (SHARED - GONE) * BLOCK);
+    expect (owns (1) && !owns (NEWER + 1));
+    expect (owns (SHARED - 1) || own == NEWER * BLOCK);
+    expect_freeing ();
+    before = own;
+  }
+  expect (own_bytes_of_volume () == (SHARED - GONE) * BLOCK);
+  expect_freeing ();
+  end ();
+}
+
 static const struct engine_case cases[] = {
   CASE (heads_that_were_rolled_back),
   CASE (an_exclusive_client_leaves_during_a_rollback),
@@ -696,6 +766,7 @@ static const struct engine_case cases[] = {
   CASE (a_reader_at_the_end_of_a_merge),
   CASE (layers_that_go_when_the_pool_closes),
   CASE (a_merge_in_little_steps),
+  CASE (figures_during_a_merge),
   CASE (layers_that_die_together),
   CASE (drift_while_layers_die),
   CASE (a_volume_on_nothing_is_refused),
