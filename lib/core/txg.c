@@ -190,6 +190,12 @@ txg_is_stuck (struct txg *t)
 }
 
 bool
+txg_is_overfull (struct txg *t)
+{
+  return t->stuck && txg_pending_bytes (t) > t->budget;
+}
+
+bool
 txg_is_cutting (const struct txg *t)
 {
   return t->cutting;

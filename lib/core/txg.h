@@ -303,6 +303,11 @@ extern int txg_lend_room (struct txg *txg, void (*fn) (void *arg), void *arg);
  */
 extern bool txg_is_stuck (struct txg *txg);
 
+/* It is stuck, and holds more than its budget: only a fold makes it smaller.
+ * The caller must refuse holes, too.
+ */
+extern bool txg_is_overfull (struct txg *txg);
+
 /* Does a fold wait for the threads inside of the txg? */
 extern bool txg_is_cutting (const struct txg *txg);
 

@@ -444,6 +444,10 @@ put_holes (struct writeback *wb, struct volume *v, uint64_t first,
   struct room_touched touched;
   int r;
 
+  if (txg_is_overfull (pool->txg))
+    return nbdedup_fail (ENOSPC,
+                         "the pool's file system is full, and memory holds as "
+                         "many changes as it may: free some space on it");
   txg_throttle (pool->txg);
   pages = txg_enter (pool->txg, 0, pages);
   touched = txg_touch (pool->txg);

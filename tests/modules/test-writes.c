@@ -756,6 +756,32 @@ test_views_wait_without_admin (void)
   end ();
 }
 
+/* No fold can be written, so each hole would stay in memory. */
+static void
+test_holes_that_memory_has_no_room_for (void)
+{
+  struct job fold;
+  size_t budget;
+
+  start (1);
+  budget = pool->txg->budget;
+  write_block (5, 1);
+  must (writeback_drain (pool->writeback, NULL));
+  fold_hold (&fold);
+  pool->txg->stuck = true;
+  trim_block (5); /* within the budget */
+  pool->txg->budget = 0;
+  expect (nbdedup_volume_trim (handle, BLOCK, 6 * BLOCK) == -1);
+  expect (errno == ENOSPC);
+  expect (nbdedup_volume_zero (handle, BLOCK, 6 * BLOCK) == -1);
+  expect (errno == ENOSPC);
+  pool->txg->budget = budget;
+  pool->txg->stuck = false;
+  fold_release (&fold);
+  expect_content (5, 0);
+  end ();
+}
+
 static const struct engine_case cases[] = {
   CASE (flush_waits_for_workers),
   CASE (fold_waits_for_workers),
@@ -779,6 +805,7 @@ static const struct engine_case cases[] = {
   CASE (half_of_the_workers_in_the_background),
   CASE (workers_yield_in_the_background),
   CASE (views_wait_without_admin),
+  CASE (holes_that_memory_has_no_room_for),
   { NULL, NULL },
 };
 
