@@ -57,6 +57,7 @@ dirty_memory_init (struct dirty_memory *m, uint64_t max)
   m->max = max;
   lock_init (&m->lock);
   cond_init (&m->room);
+  TAILQ_INIT (&m->waiters);
   for (i = 0; i < NR_SIZES; ++i)
     SLIST_INIT (&m->spare[i]);
 }
@@ -85,6 +86,7 @@ dirty_memory_destroy (struct dirty_memory *m)
 {
   unsigned i;
 
+  assert (TAILQ_EMPTY (&m->waiters));
   for (i = 0; i < NR_SIZES; ++i)
     free_list (&m->spare[i]);
   cond_destroy (&m->room);
@@ -136,22 +138,51 @@ allocate (uint32_t size)
   return version;
 }
 
+/* The room that there is for this waiter, or, NULL, one that comes now. */
+static uint64_t
+room_locked (struct dirty_memory *m, const struct dirty_waiter *waiter)
+{
+  uint64_t taken = m->bytes;
+  const struct dirty_waiter *w;
+
+  assert_held (&m->lock);
+  TAILQ_FOREACH (w, &m->waiters, link) {
+    if (w == waiter)
+      break;
+    taken += w->size;
+  }
+  return taken < m->max ? m->max - taken : 0;
+}
+
+static void
+leave_locked (struct dirty_memory *m, struct dirty_waiter *waiter)
+{
+  assert_held (&m->lock);
+  if (waiter && waiter->size > 0)
+    TAILQ_REMOVE (&m->waiters, waiter, link);
+  if (waiter)
+    waiter->size = 0;
+}
+
 /* Count buffers of 'size' bytes more, as many of 'nr' as there is room for.
  * The array gets spare ones first, then NULLs.  Buffers that must go for that
  * are in 'list', for the caller to free without the lock.
  */
 static unsigned
 charge (struct dirty_memory *m, uint32_t size, unsigned nr,
-        struct version **versions, struct version_list *list)
+        struct version **versions, struct dirty_waiter *waiter,
+        struct version_list *list)
 {
   uint64_t room;
   unsigned i;
 
   WITH_LOCK (&m->lock);
   WITH_CONSISTENT (dirty_memory, m);
-  room = (m->max - m->bytes) / size;
+  room = room_locked (m, waiter) / size;
   if (nr > room)
     nr = (unsigned) room;
+  if (nr > 0)
+    leave_locked (m, waiter);
   for (i = 0; i < nr; ++i)
     versions[i] = take_spare_locked (m, (unsigned) __builtin_ctz (size));
   trim_spare_locked (m, (uint64_t) nr * size, list);
@@ -173,14 +204,14 @@ uncharge (struct dirty_memory *m, uint64_t bytes)
 
 int
 dirty_memory_get (struct dirty_memory *m, uint32_t size, unsigned nr,
-                  struct version **versions)
+                  struct version **versions, struct dirty_waiter *waiter)
 {
   struct version_list list = SLIST_HEAD_INITIALIZER (list);
   unsigned i, got;
   uint8_t *data;
 
   assert (nr > 0 && size > 0 && (size & (size - 1)) == 0);
-  got = charge (m, size, nr, versions, &list);
+  got = charge (m, size, nr, versions, waiter, &list);
   free_list (&list);
   if (got == 0)
     return 0;
@@ -197,11 +228,24 @@ dirty_memory_get (struct dirty_memory *m, uint32_t size, unsigned nr,
 }
 
 void
-dirty_memory_wait (struct dirty_memory *m, uint32_t size, uint64_t ms)
+dirty_memory_wait (struct dirty_memory *m, uint32_t size, uint64_t ms,
+                   struct dirty_waiter *waiter)
 {
   WITH_LOCK (&m->lock);
-  if (m->bytes + size > m->max)
+  assert (waiter->size == 0 || waiter->size == size);
+  if (waiter->size == 0)
+    TAILQ_INSERT_TAIL (&m->waiters, waiter, link);
+  waiter->size = size;
+  if (room_locked (m, waiter) < size)
     lock_wait_ms (&m->lock, &m->room, ms);
+}
+
+void
+dirty_memory_leave (struct dirty_memory *m, struct dirty_waiter *waiter)
+{
+  WITH_LOCK (&m->lock);
+  leave_locked (m, waiter);
+  cond_broadcast (&m->room); /* there is more for those behind it */
 }
 
 void

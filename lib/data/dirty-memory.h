@@ -30,6 +30,14 @@ struct version {
 
 SLIST_HEAD (version_list, version);
 
+/* A thread that waits for room; all zero at first. */
+struct dirty_waiter {
+  TAILQ_ENTRY (dirty_waiter) link; /* of 'waiters', while 'size' > 0 */
+  uint32_t size;
+};
+
+TAILQ_HEAD (dirty_waiters, dirty_waiter);
+
 struct dirty_memory {
   uint64_t max; /* constant */
 
@@ -37,6 +45,10 @@ struct dirty_memory {
                                  * for a few instructions */
   struct cond room;       /* 'bytes' decreased */
   _Atomic uint64_t bytes; /* of all versions; read without the lock */
+  /* First come, first served: room that others free is for the first, so small
+   * blocks cannot keep a large one waiting.
+   */
+  struct dirty_waiters waiters;
   uint64_t spare_bytes;
   struct version_list spare[21]; /* by size */
   size_t nr_spare;
@@ -47,17 +59,22 @@ extern void dirty_memory_init (struct dirty_memory *m, uint64_t max);
 extern void dirty_memory_destroy (struct dirty_memory *m);
 
 /* Get versions with buffers of 'size' bytes, a power of two, as many of 'nr' as
- * there is room for.  Returns how many; 0: there is no room now; -1: the system
- * has no memory.
+ * there is room for beside those who have waited for longer than the caller.
+ * 'waiter' may be NULL; it waits no more if the result is not 0.  Returns how
+ * many; 0: there is no room now; -1: the system has no memory.
  */
 extern int dirty_memory_get (struct dirty_memory *m, uint32_t size, unsigned nr,
-                             struct version **versions);
+                             struct version **versions,
+                             struct dirty_waiter *waiter);
 
 /* Wait, for at most 'ms' milliseconds, until there may be room for a version,
- * or dirty_memory_wake.
+ * or dirty_memory_wake.  The waiter keeps its turn until dirty_memory_get has
+ * something for it, or dirty_memory_leave.
  */
+extern void dirty_memory_wait (struct dirty_memory *m, uint32_t size,
+                               uint64_t ms, struct dirty_waiter *waiter);
 extern void
-dirty_memory_wait (struct dirty_memory *m, uint32_t size, uint64_t ms);
+dirty_memory_leave (struct dirty_memory *m, struct dirty_waiter *waiter);
 extern void dirty_memory_wake (struct dirty_memory *m);
 
 /* Give back versions of 'size' bytes each; the list is empty then. */

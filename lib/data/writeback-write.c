@@ -40,17 +40,22 @@ release_slack (struct writeback *wb)
 static struct version *
 get_version (struct writeback *wb, struct volume *v)
 {
+  struct dirty_waiter waiter = { .size = 0 };
   struct version *version;
   int nr;
 
-  while ((nr = dirty_memory_get (&wb->memory, v->block_size, 1, &version)) ==
-         0) {
-    if (wb->stop)
+  while ((nr = dirty_memory_get (&wb->memory, v->block_size, 1, &version,
+                                 &waiter)) == 0) {
+    if (wb->stop) {
+      dirty_memory_leave (&wb->memory, &waiter);
       return nbdedup_fail_null (ESHUTDOWN, "the pool is closing");
-    if (writeback_can_accept (wb, v) == -1)
+    }
+    if (writeback_can_accept (wb, v) == -1) {
+      dirty_memory_leave (&wb->memory, &waiter);
       return NULL;
+    }
     wake_worker (wb);
-    dirty_memory_wait (&wb->memory, v->block_size, 1000);
+    dirty_memory_wait (&wb->memory, v->block_size, 1000, &waiter);
   }
   return nr == 1 ? version
                  : nbdedup_fail_null (ENOMEM, "no memory for a block");
@@ -310,7 +315,8 @@ write_run (struct writeback *wb, struct volume *v, uint64_t first, unsigned nr,
            const uint8_t *buf)
 {
   struct version *versions[RUN_BLOCKS];
-  int got = dirty_memory_get (&wb->memory, v->block_size, nr, versions), i;
+  int got = dirty_memory_get (&wb->memory, v->block_size, nr, versions, NULL),
+      i;
   int published;
 
   if (got <= 0)
