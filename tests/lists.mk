@@ -89,6 +89,7 @@ threadless_module_tests = \
 	modules/test-codec \
 	modules/test-hashtable \
 	modules/test-journal \
+	modules/test-journal-reads \
 	modules/test-log \
 	modules/test-drift-view \
 	modules/test-owners \

@@ -133,6 +133,10 @@ journal_sources = \
 	rigs/journal-rig.h \
 	$(NULL)
 modules_test_journal_SOURCES = modules/test-journal.c $(journal_sources)
+modules_test_journal_reads_SOURCES = \
+	modules/test-journal-reads.c \
+	$(journal_sources) \
+	$(NULL)
 modules_test_journal_writes_SOURCES = \
 	modules/test-journal-writes.c \
 	$(journal_sources) \

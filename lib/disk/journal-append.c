@@ -35,9 +35,6 @@
 #define FS_PER_JOURNAL 64
 #define JOURNAL_SMALL_BYTES (UINT64_C (2) << 20)
 
-/* A mark is in a different page than the batch that it refers to. */
-#define MARK_PAGE 4096
-
 /* How far the journal may grow.  On a small file system it may grow less,
  * because the reserve for a full pool is small there, too.
  */

@@ -44,15 +44,11 @@
 #include <config.h>
 
 #include <assert.h>
-#include <errno.h>
-#include <inttypes.h>
 #include <string.h>
 
 #include <xxhash.h>
 
 #include "base/bytes.h"
-#include "base/error.h"
-#include "base/fullio.h"
 #include "base/xxh3.h"
 #include "disk/journal-int.h"
 
@@ -183,23 +179,13 @@ batch_unpack_moved (const struct journal *j, const uint8_t *buf,
 }
 
 int
-journal_read (struct journal *j, uint64_t position, void *buf, size_t len)
-{
-  const int64_t r = full_pread (j->fd, buf, len, position);
-
-  if (r == (int64_t) len)
-    return 0;
-  return nbdedup_fail (EIO, "%s: reading %zu bytes at %" PRIu64 ": %s", j->path,
-                       len, position,
-                       r == -1 ? strerror (errno) : "end of file");
-}
-
-int
 batch_read_body (struct journal *j, const struct journal_batch *b,
                  uint8_t *body)
 {
-  if (journal_read (j, b->position + BATCH_HEADER_LEN, body, b->len) == -1)
-    return -1;
+  const int r = journal_read (j, b->position + BATCH_HEADER_LEN, body, b->len);
+
+  if (r != 0)
+    return r == 1 ? 0 : -1;
   return xxh3_64 (body, b->len) == b->body_hash;
 }
 
@@ -210,13 +196,15 @@ batch_read_list (struct journal *j, const struct journal_batch *b,
   const uint64_t position = b->position + batch_trailer_offset (b);
   uint8_t buf[BATCH_TRAILER_LEN];
   struct journal_batch t;
+  int r;
 
   if (journal_read (j, position, buf, sizeof buf) == -1)
     return -1;
   if (!batch_unpack_trailer (j, buf, position, &t) || t.epoch != b->epoch ||
       t.seq != b->seq || t.list_len != b->list_len)
     return 0;
-  if (journal_read (j, position + BATCH_TRAILER_LEN, list, b->list_len) == -1)
-    return -1;
+  r = journal_read (j, position + BATCH_TRAILER_LEN, list, b->list_len);
+  if (r != 0)
+    return r == 1 ? 0 : -1;
   return xxh3_64 (list, b->list_len) == get_le64 (buf + 96);
 }

@@ -2,7 +2,8 @@
 
 /* Internals of the journal, shared by journal.c (the file and what is durable),
  * journal-append.c (room in the ring), journal-replay.c (recovery after a
- * crash) and journal-batch.c (the format of a batch).
+ * crash), journal-read.c (bad sectors) and journal-batch.c (the format of a
+ * batch).
  */
 
 #ifndef NBDEDUP_JOURNAL_INT_H
@@ -21,6 +22,9 @@
 #include "format/header-pair.h"
 
 #define RING_START ((uint64_t) JOURNAL_HEADER_BYTES)
+
+/* A mark is in a different page than the batch that it refers to. */
+#define MARK_PAGE 4096
 
 #define RESTORE "restore all files of the pool from one backup"
 /* The advice if only the journal is damaged. */
@@ -49,6 +53,10 @@ struct journal {
   uint64_t durable; /* <= synced, <= settled */
   uint64_t told;    /* <= durable: recorded in the ring */
   uint64_t tail, head;
+
+  /* The sectors of the file that the replay could not read: a byte for each. */
+  uint8_t *unreadable; /* owned; NULL: it could read all */
+  uint64_t nr_unreadable;
 
   uint64_t replayed_epoch;
   uint64_t to_replay; /* batches of the replay */
@@ -104,10 +112,6 @@ extern void
 batch_pack_trailer (const struct journal *j, const struct journal_batch *b,
                     uint64_t list_hash, uint8_t buf[BATCH_TRAILER_LEN]);
 
-/* Read all 'len' bytes; fewer is EIO. */
-extern int
-journal_read (struct journal *j, uint64_t position, void *buf, size_t len);
-
 /* True if 'buf', which was read from 'position', has a valid batch header.
  * The function does not check the body.
  */
@@ -124,13 +128,34 @@ extern bool batch_unpack_moved (const struct journal *j, const uint8_t *buf,
                                 struct journal_batch *b);
 
 /* Read the body of a batch into 'body' (JOURNAL_BODY_MAX bytes) and check it.
- * Returns 1 if it is valid, 0 if not, -1 on error.
+ * Returns 1 if it is valid, 0 if not or if the disk cannot read it, -1 on
+ * error.
  */
 extern int batch_read_body (struct journal *j, const struct journal_batch *b,
                             uint8_t *body);
 /* The same for its list; also 0 if the trailer is not valid. */
 extern int batch_read_list (struct journal *j, const struct journal_batch *b,
                             uint8_t *list);
+
+/*----------------------------------------------------------------------
+ * journal-read.c
+ */
+
+/* Read 'len' bytes of the ring.  Returns 0; 1 if the disk cannot read some
+ * sectors (EIO), of which the buffer has zeroes; -1 on any other error, or if
+ * these sectors are too many.
+ */
+extern int
+journal_read (struct journal *j, uint64_t position, void *buf, size_t len);
+
+/* Has journal_read met such a sector in [start, end)? */
+extern bool
+journal_is_unreadable (const struct journal *j, uint64_t start, uint64_t end);
+
+/* Write zeroes to all of these sectors, so that the disk can replace them, and
+ * forget them.  Does not sync.  Nothing may be live.
+ */
+extern int journal_zero_unreadable_locked (struct journal *j);
 
 /*----------------------------------------------------------------------
  * journal-append.c

@@ -47,6 +47,22 @@
  *     the store, and one that does not verify is damaged.  Only session E
  *     counts: leftovers (b) of an earlier session refer to other batches with
  *     these numbers.
+ *
+ * (f) Sectors that the disk cannot read count as zeroes, so in a batch that (c)
+ *     proves they are damage like any other.  Where (c) proves nothing, replay
+ *     ends at n only if they cannot hide that n was flushed; else it fails,
+ *     and the next try may read them.  They can hide n in two cases:
+ *
+ *     Replay sees nothing of n or a later batch of session E.  Then n's header
+ *     and n's trailer are both unreadable, the one where the walk has ended, or
+ *     behind a wrap there, the other in what follows.
+ *
+ *     It sees such a batch.  Then they are a part of n, or of what may prove n
+ *     durable: a batch behind it, or the mark in the page behind the last one.
+ *
+ *     Elsewhere they cost nothing.  Batches and marks of an earlier lap, and
+ *     those behind the log, prove nothing that counts here; and (c) finds a
+ *     pool.db that went back in time by any other batch.
  */
 
 #include <config.h>
@@ -62,6 +78,7 @@
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "base/fullio.h"
+#include "base/log.h"
 #include "disk/journal-int.h"
 
 /* The batch header or trailer at a place of the ring. */
@@ -98,6 +115,7 @@ scan_ring (struct journal *j, uint8_t *body,
       window_pos = p.position;
       window_len = end - window_pos < window_max ? end - window_pos
                                                  : window_max;
+      /* Zeroes for what the disk cannot read: no header. */
       if (journal_read (j, window_pos, window, window_len) == -1)
         return -1;
     }
@@ -239,6 +257,13 @@ find_damaged (struct journal *j, uint64_t epoch, uint64_t seq,
   if (r != 0)
     return r == 1 ? 0 : -1;
 lost:
+  if (j->nr_unreadable > 0)
+    return nbdedup_fail (EIO,
+                         "%s: batch %" PRIu64 " was durable, but is now "
+                         "damaged or unreadable in more than one place "
+                         "(%" PRIu64 " bytes of the file cannot be read): try "
+                         "again, or " RESTORE_OR_DROP,
+                         j->path, seq, j->nr_unreadable * JOURNAL_ALIGN);
   return nbdedup_fail (EIO,
                        "%s: batch %" PRIu64 " was durable, but is now "
                        "damaged in more than one place: " RESTORE_OR_DROP,
@@ -248,7 +273,9 @@ lost:
 /* The state of a walk through the log. */
 struct log_walk {
   uint64_t epoch;
+  const struct evidence *evidence;
   uint64_t seq, position; /* after the last batch */
+  uint64_t looked;        /* where a header was read last */
   uint64_t settled;       /* batches after this one are suspect */
   uint64_t durable;       /* the log cannot end before this one */
   uint8_t *body;          /* JOURNAL_BODY_MAX bytes */
@@ -268,6 +295,7 @@ read_next (struct journal *j, struct log_walk *w, struct journal_batch *b)
   bool wrapped = false;
 
   for (;;) {
+    w->looked = pos;
     if (journal_read (j, pos, buf, sizeof buf) == -1)
       return -1;
     if (!batch_unpack (j, buf, pos, b) || b->kind == BATCH_MARK ||
@@ -281,6 +309,52 @@ read_next (struct journal *j, struct log_walk *w, struct journal_batch *b)
     wrapped = true;
     pos = RING_START;
   }
+}
+
+/* Can sectors that the disk cannot read have the header of a batch at
+ * 'position', and its trailer?
+ */
+static bool
+hides_batch (const struct journal *j, uint64_t position)
+{
+  const struct journal_batch longest = {
+    .kind = BATCH_DATA,
+    .len = JOURNAL_BODY_MAX,
+  };
+  const uint64_t body = position + JOURNAL_ALIGN;
+
+  return journal_is_unreadable (j, position, body) &&
+    journal_is_unreadable (j, body, body + batch_trailer_offset (&longest));
+}
+
+/* Can these sectors hide that the next batch was flushed?  See (f). */
+static bool
+hides_flush (const struct journal *j, const struct log_walk *w)
+{
+  const struct evidence *e = w->evidence;
+  uint64_t end;
+
+  if (e->seq <= w->seq)
+    return hides_batch (j, w->looked) ||
+      (journal_is_unreadable (j, w->looked, w->looked + JOURNAL_ALIGN) &&
+       hides_batch (j, RING_START));
+  end = (e->end + MARK_PAGE - 1) / MARK_PAGE * MARK_PAGE + JOURNAL_ALIGN;
+  return w->looked < end ? journal_is_unreadable (j, w->looked, end)
+                         : journal_is_unreadable (j, w->looked, ring_end (j)) ||
+      journal_is_unreadable (j, RING_START, end);
+}
+
+/* Nothing proves that the log goes on.  May it end here? */
+static int
+check_end (struct journal *j, const struct log_walk *w)
+{
+  if (!hides_flush (j, w))
+    return 0;
+  return nbdedup_fail (EIO,
+                       "%s: %" PRIu64 " bytes cannot be read, and batch "
+                       "%" PRIu64 ", which may have been flushed, may be "
+                       "there: try again, or " RESTORE_OR_DROP,
+                       j->path, j->nr_unreadable * JOURNAL_ALIGN, w->seq + 1);
 }
 
 /* Follow the numbers to the last batch. */
@@ -299,7 +373,7 @@ walk (struct journal *j, struct log_walk *w)
     trust = w->seq + 1 > w->settled ? JOURNAL_SUSPECT : JOURNAL_SETTLED;
     if (r == 0) {
       if (w->seq >= w->durable)
-        return 0;
+        return check_end (j, w);
       r = find_damaged (j, w->epoch, w->seq + 1, &b, w->body);
       if (r == -1)
         return -1;
@@ -315,6 +389,28 @@ walk (struct journal *j, struct log_walk *w)
   }
 }
 
+/* Is pool.db, which has folded the batches up to 'folded', older than the
+ * journal?
+ */
+static int
+check_age (const struct journal *j, const struct evidence *e, uint64_t folded)
+{
+  if (e->epoch > e->of_epoch)
+    return nbdedup_fail (EIO,
+                         "%s: batch %" PRIu64 " was written in session %" PRIu64
+                         ", but pool.db is still at session %" PRIu64
+                         ": pool.db is older than the journal: " RESTORE,
+                         j->path, e->epoch_by, e->epoch, e->of_epoch);
+  if (e->folded > folded)
+    return nbdedup_fail (EIO,
+                         "%s: batch %" PRIu64 " says that pool.db has all "
+                         "batches up to %" PRIu64 ", but pool.db has only "
+                         "those up to %" PRIu64 ": pool.db or its WAL is older "
+                         "than the journal: " RESTORE,
+                         j->path, e->folded_by, e->folded, folded);
+  return 0;
+}
+
 int
 journal_replay (struct journal *journal, uint64_t position, uint64_t folded,
                 uint64_t epoch,
@@ -325,7 +421,7 @@ journal_replay (struct journal *journal, uint64_t position, uint64_t folded,
   struct journal *j = journal;
   struct evidence e = { .of_epoch = epoch };
   CLEANUP_FREE uint8_t *body = NULL;
-  struct log_walk w = { .epoch = epoch };
+  struct log_walk w = { .epoch = epoch, .evidence = &e };
 
   assert (!j->replayed);
   if (position == 0)
@@ -351,21 +447,8 @@ journal_replay (struct journal *journal, uint64_t position, uint64_t folded,
    * from a journal with a gap.
    */
   e.begin = position;
-  if (gather (j, body, &e) == -1)
+  if (gather (j, body, &e) == -1 || check_age (j, &e, folded) == -1)
     return -1;
-  if (e.epoch > epoch)
-    return nbdedup_fail (EIO,
-                         "%s: batch %" PRIu64 " was written in session %" PRIu64
-                         ", but pool.db is still at session %" PRIu64
-                         ": pool.db is older than the journal: " RESTORE,
-                         j->path, e.epoch_by, e.epoch, epoch);
-  if (e.folded > folded)
-    return nbdedup_fail (EIO,
-                         "%s: batch %" PRIu64 " says that pool.db has all "
-                         "batches up to %" PRIu64 ", but pool.db has only "
-                         "those up to %" PRIu64 ": pool.db or its WAL is older "
-                         "than the journal: " RESTORE,
-                         j->path, e.folded_by, e.folded, folded);
 
   w.seq = folded;
   w.position = position;
@@ -382,6 +465,11 @@ journal_replay (struct journal *journal, uint64_t position, uint64_t folded,
   w.opaque = opaque;
   if (walk (j, &w) == -1)
     return -1;
+  if (j->nr_unreadable > 0)
+    nbdedup_log (NBDEDUP_LOG_WARNING,
+                 "%s: %" PRIu64 " bytes cannot be read: %s: the disk may be "
+                 "failing",
+                 j->path, j->nr_unreadable * JOURNAL_ALIGN, strerror (EIO));
 
   j->folded = j->settled = j->durable = j->told = folded;
   j->synced = j->appended = w.seq;
@@ -418,6 +506,7 @@ journal_follow (struct journal *journal, uint64_t position, uint64_t folded,
   CLEANUP_FREE uint8_t *body = malloc (JOURNAL_BODY_MAX);
   struct log_walk w = {
     .epoch = epoch,
+    .evidence = &e,
     .seq = folded,
     .body = body,
     .fn = fn,
@@ -467,7 +556,9 @@ journal_wipe_leftovers_locked (struct journal *j)
   if (body == NULL)
     return nbdedup_fail (ENOMEM, "%s: no memory", j->path);
   if (scan_ring (j, body, wipe_one, NULL) == -1 ||
-      full_datasync (j->fd) == -1) {
+      full_datasync (j->fd) == -1 || j->nr_unreadable > 0) {
+    if (j->nr_unreadable > 0) /* there may be more of them */
+      errno = EIO;
     j->dead = true;
     return nbdedup_fail (EIO, "%s: clearing old batches: %s", j->path,
                          strerror (errno));

@@ -263,6 +263,7 @@ journal_close (struct journal *journal)
   assert (!journal->running);
   if (journal->fd != -1)
     close (journal->fd);
+  free (journal->unreadable);
   XXH3_freeState (journal->hasher);
   cond_destroy (&journal->cond);
   lock_destroy (&journal->lock);
@@ -285,6 +286,13 @@ journal_set_epoch (struct journal *journal, uint64_t epoch)
                          "%s: a new session cannot begin before batch "
                          "%" PRIu64 " is folded",
                          journal->path, journal->appended);
+  /* The sync of the header covers this, too.  Batches that the page cache puts
+   * beside an unreadable sector could not be written otherwise.
+   */
+  if (journal_zero_unreadable_locked (journal) == -1) {
+    journal->dead = true;
+    return -1;
+  }
   if (header_pair_set_epoch (&journal->pair, journal->fd, epoch) == -1) {
     journal->dead = true;
     return nbdedup_fail (EIO, "%s: writing the header: %s", journal->path,

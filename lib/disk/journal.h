@@ -39,6 +39,10 @@
  *  - One says that more was folded than pool.db says: pool.db (or its WAL) is
  *    older than the journal, which is an error, too.
  *
+ * A sector that the disk cannot read is such damage where something contradicts
+ * the end of the log.  Where nothing does, replay fails if the sector may hide
+ * a flushed batch, and else does without it.
+ *
  * Growth: the file begins small (JOURNAL_MIN_BYTES).  While the live part is
  * larger than half of it, the journal extends it, up to JOURNAL_MAX_BYTES,
  * instead of wrapping; it writes zeroes to the new part and syncs it before

@@ -99,6 +99,28 @@ load fault
     fault records read 1 100000
 }
 
+@test "a bad sector of the journal keeps no closed pool closed" {
+    local n nbdedup="$top_builddir/tools/nbdedup" pool="$BATS_TEST_TMPDIR/pool"
+    local preload="${sanitizer_preload:+$sanitizer_preload:}$test_programs/rigs/.libs/faults.so"
+
+    "$nbdedup" -p "$pool" init
+    "$nbdedup" -p "$pool" create v 1M
+    export FAULT_FILE=journal FAULT_CALL=read
+    # The header's copies, then the ring.
+    for n in {1..10}; do
+        FAULT_NTH=$n LD_PRELOAD=$preload run -0 "$nbdedup" -p "$pool" list
+        [[ $output == *v*"1.00 MiB"* ]] || fail "$n: $output"
+    done
+    # If nothing can be read, there may be a flushed batch.
+    cksum "$pool"/{journal,pool.db,records} >before
+    FAULT_NTH=5 FAULT_COUNT=100000 LD_PRELOAD=$preload \
+        run -1 "$nbdedup" -p "$pool" list
+    [[ $output == *"journal: 253952 bytes cannot be read, and batch 1, "*"try again"* ]] ||
+        fail "$output"
+    cksum "$pool"/{journal,pool.db,records} | diff before -
+    run -0 "$nbdedup" -p "$pool" list
+}
+
 @test "a file system that refuses fallocate does not lose data" {
     fault records fallocate 1 100000
 }

@@ -5,7 +5,7 @@
  * 1. No room; growth; a full disk; failed writes and syncs.
  * 2. Random appends, syncs, folds, reopens and crashes against a model.  A
  *    crash comes at any write or sync, and keeps any of the sectors written
- *    since the last sync.
+ *    since the last sync.  Some sectors may be unreadable then.
  * 3. Many threads.
  *
  * SEED and ROUNDS come from the environment.
@@ -26,6 +26,7 @@
 #include <sys/uio.h>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "rigs/journal-rig.h"
 
 static void
@@ -152,23 +153,68 @@ random_len (void)
  * crashed), that it must find after a power failure, and that it can find.
  */
 static uint64_t cached, durable, last;
+/* The last one whose records need no proof. */
+static uint64_t vouched;
+
+/* If the disk cannot read some sectors, the replay finds what it must, or
+ * fails.
+ */
+static void
+replay_with_bad_sectors (void)
+{
+  const uint64_t nr = disk.stable_len / JOURNAL_ALIGN;
+  struct journal *j;
+  uint64_t epoch;
+  unsigned i;
+
+  for (i = 0; i < 4; ++i) {
+    const uint64_t head = pool.position ? pool.position : JOURNAL_HEADER_BYTES;
+    uint64_t first = random () % nr;
+
+    /* Half of them where they count. */
+    if (i % 2 == 0)
+      first = head / JOURNAL_ALIGN + random () % 64;
+    broken.start = first * JOURNAL_ALIGN;
+    broken.end = broken.start + (1 + random () % 8) * JOURNAL_ALIGN;
+    if (random () % 2) {
+      broken.start -= broken.start % 4096;
+      broken.end = broken.start + 4096;
+    }
+    if (broken.start < JOURNAL_HEADER_BYTES)
+      continue;
+    j = journal_open_readonly ("journal", uuid, &epoch);
+    assert (j);
+    errno = 0;
+    if (replay (j) == 0) {
+      assert (replayed >= cached && replayed <= last);
+      assert (first_suspect == 0 || first_suspect > vouched);
+    }
+    else
+      assert (errno == EIO && replayed == pool.folded);
+    journal_close (j);
+  }
+  broken = (struct bad_sectors) { .start = 0 };
+}
 
 /* One session: returns with the power lost or the journal closed. */
 static void
 session (unsigned nr_steps)
 {
-  struct journal *j = reopen ();
-  uint64_t seq, pos, cut_seq = 0, cut_pos = 0, epoch;
+  struct journal *j;
+  uint64_t seq, pos, cut_seq = 0, cut_pos = 0, epoch, settled_seq = 0;
   bool closed = false, cut = false;
   unsigned i;
   int r;
 
+  replay_with_bad_sectors ();
+  j = reopen ();
   r = replay (j);
   if (r == -1)
     fprintf (stderr, "%s\n", nbdedup_error ());
   assert (r == 0);
   assert (replayed >= cached && cached >= durable);
   assert (replayed <= last);
+  assert (first_suspect == 0 || first_suspect > vouched);
   journal_get_end (j, &seq, &pos);
   assert (seq == replayed);
   if (!disk.crashed) {
@@ -201,6 +247,8 @@ session (unsigned nr_steps)
         goto trim;
       }
       seq++;
+      if (settled == JOURNAL_ITSELF)
+        settled_seq = seq;
       if (last < seq)
         last = seq;
       break;
@@ -209,6 +257,8 @@ session (unsigned nr_steps)
       assert (journal_sync (j, seq) == 0);
       if (!disk.crashed && durable < seq)
         durable = seq;
+      if (!disk.crashed && vouched < settled_seq)
+        vouched = settled_seq;
       break;
     case 2: /* a fold begins */
       if (!cut) {
@@ -254,7 +304,7 @@ test_random (unsigned nr_sessions)
       if (i > 0)
         disk_stop ();
       journal_close (start ());
-      cached = durable = last = 0;
+      cached = durable = last = vouched = 0;
       disk_start ();
     }
     if (random () % 2)
@@ -366,6 +416,7 @@ main (void)
   const char *n = getenv ("ROUNDS");
 
   journal_begin ();
+  log_hush (true);
   test_room ();
   test_failures ();
   test_random (n ? strtoul (n, NULL, 0) : 150);

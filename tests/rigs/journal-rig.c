@@ -50,10 +50,52 @@ note (uint64_t offset, uint64_t len)
             (offset + len - 1) / SECTOR - offset / SECTOR + 1);
 }
 
+struct bad_sectors broken;
+
+/* Where a read of [start, end) meets the first of them, or 'end'. */
+static uint64_t
+first_bad (uint64_t start, uint64_t end)
+{
+  uint64_t first = end;
+
+  if (start < broken.end && end > broken.start)
+    first = start > broken.start ? start : broken.start;
+  if (broken.also && start < broken.also + SECTOR && first > broken.also)
+    first = start > broken.also ? start : broken.also;
+  return first;
+}
+
+ssize_t
+pread (int fd, void *buf, size_t len, off_t offset)
+{
+  const uint64_t start = offset, first = first_bad (start, start + len);
+
+  if (first == start && len > 0) {
+    if (broken.times > 0 && --broken.times == 0)
+      broken.start = broken.end = 0;
+    errno = EIO;
+    return -1;
+  }
+  len = first - start;
+  return syscall (SYS_pread64, fd, buf, len, offset);
+}
+
+/* False: they are in the way of this write. */
+static bool
+repair_sectors (uint64_t start, uint64_t end)
+{
+  if (start >= broken.end || end <= broken.start)
+    return true;
+  if (start > broken.start || end < broken.end)
+    return false;
+  broken.start = broken.end = 0;
+  return true;
+}
+
 ssize_t
 pwrite (int fd, const void *buf, size_t len, off_t offset)
 {
-  if (atomic_load (&fail_write)) {
+  if (atomic_load (&fail_write) || !repair_sectors (offset, offset + len)) {
     errno = EIO;
     return -1;
   }
@@ -72,7 +114,7 @@ pwritev (int fd, const struct iovec *iov, int nr_iov, off_t offset)
 
   for (i = 0; i < nr_iov; ++i)
     len += iov[i].iov_len;
-  if (atomic_load (&fail_write)) {
+  if (atomic_load (&fail_write) || !repair_sectors (offset, offset + len)) {
     errno = EIO;
     return -1;
   }

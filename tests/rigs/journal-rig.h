@@ -4,7 +4,7 @@
  * that can lose power.
  *
  * The program has its own pwrite, pwritev, fdatasync and fsync, which record
- * what a power failure would leave.
+ * what a power failure would leave, and its own pread.
  */
 
 #ifndef NBDEDUP_JOURNAL_RIG_H
@@ -33,6 +33,17 @@ struct disk {
 
 extern struct disk disk;
 extern atomic_bool fail_sync, fail_write;
+
+/* Sectors that the disk cannot read: [start, end) of the file.  A write of all
+ * of them repairs them; one of a part fails, as in the page cache, which reads
+ * the rest first.
+ */
+struct bad_sectors {
+  uint64_t start, end;
+  unsigned times; /* so many reads fail; 0: all */
+  uint64_t also;  /* one more, which is never repaired; 0: none */
+};
+extern struct bad_sectors broken;
 
 /* Begin to record "journal".  Its present content is durable. */
 extern void disk_start (void);
