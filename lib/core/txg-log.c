@@ -3,6 +3,7 @@
 #include <config.h>
 
 #include <assert.h>
+#include <inttypes.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -184,8 +185,19 @@ end_locked (const struct txg_log *log)
   };
 }
 
-/* Add records with their bytes, read back from the store (usually from the
- * page cache).
+static int
+fail_lost_write (const struct pointer *p)
+{
+  return nbdedup_fail (EIO,
+                       "records: sector %" PRIu64 ", written since the last "
+                       "flush, reads as something else: its write failed: "
+                       "restart the server, or run the command again",
+                       p->addr);
+}
+
+/* Add records with their bytes, read back from the store: usually from the page
+ * cache, but if that could not write a page it may have dropped it, and then
+ * the disk has what was there before.
  */
 static int
 inline_records_locked (struct txg_log *log, struct blob *out)
@@ -209,6 +221,8 @@ inline_records_locked (struct txg_log *log, struct blob *out)
     if (store_read (log->store, e.record.ptr.addr, out->p + out->len,
                     e.record.ptr.psize) == -1)
       return -1;
+    if (pointer_check_stored (&e.record.ptr, out->p + out->len) == -1)
+      return fail_lost_write (&e.record.ptr);
     out->len += padded;
   }
   return 0;

@@ -11,7 +11,6 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "base/xxh3.h"
 #include "core/damage.h"
 #include "core/engine.h"
 #include "core/map.h"
@@ -103,17 +102,6 @@ reader_put (struct nbdedup_pool *pool, struct reader *r)
   pool->readers = r;
 }
 
-static int
-check_stored (const struct pointer *ptr, const uint8_t *raw)
-{
-  if (xxh3_64 (raw, ptr->psize) == ptr->cksum)
-    return 0;
-  return nbdedup_fail (EIO,
-                       "records: the record at sector %" PRIu64
-                       " is damaged: its checksum is wrong",
-                       ptr->addr);
-}
-
 /* 'r' may be NULL if needs_reader says so. */
 static int
 read_stored (struct nbdedup_pool *pool, const struct pointer *ptr,
@@ -124,7 +112,7 @@ read_stored (struct nbdedup_pool *pool, const struct pointer *ptr,
   assert (r != NULL || ptr->codec == CODEC_NONE);
   assert (ptr->psize <= lsize); /* so the buffers are large enough */
   if (store_read (pool->store, ptr->addr, raw, ptr->psize) == -1 ||
-      check_stored (ptr, raw) == -1)
+      pointer_check_stored (ptr, raw) == -1)
     return -1;
   if (ptr->codec == CODEC_NONE)
     return 0;
@@ -425,7 +413,7 @@ unpack_run (struct nbdedup_pool *pool, const struct run *run, struct reader *r,
   for (i = 0; i < run->nr; ++i, out += run->lsize) {
     p = &run->ptrs[i];
     in = raw + (size_t) (p->addr - run->ptrs[0].addr) * run->sector;
-    if (check_stored (p, in) == -1)
+    if (pointer_check_stored (p, in) == -1)
       break;
     if (p->codec != CODEC_NONE) {
       assert (r != NULL); /* read_run took one */

@@ -10,6 +10,7 @@
 
 #include "base/bytes.h"
 #include "base/error.h"
+#include "base/xxh3.h"
 #include "format/codec.h"
 #include "format/format.h"
 
@@ -67,6 +68,17 @@ pointer_unpack (const uint8_t buf[POINTER_LEN], uint32_t lsize,
                          "for a block of %" PRIu32,
                          p->psize, lsize);
   return 0;
+}
+
+int
+pointer_check_stored (const struct pointer *p, const uint8_t *raw)
+{
+  if (xxh3_64 (raw, p->psize) == p->cksum)
+    return 0;
+  return nbdedup_fail (EIO,
+                       "records: the record at sector %" PRIu64
+                       " is damaged: its checksum is wrong",
+                       p->addr);
 }
 
 size_t

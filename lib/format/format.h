@@ -77,6 +77,8 @@ extern uint64_t pointer_addr (const uint8_t buf[POINTER_LEN]);
 /* EIO if it is impossible for a block of 'lsize' bytes. */
 extern int pointer_unpack (const uint8_t buf[POINTER_LEN], uint32_t lsize,
                            struct pointer *p);
+/* EIO if these are not the stored bytes of the record, 'psize' of them. */
+extern int pointer_check_stored (const struct pointer *p, const uint8_t *raw);
 
 /*----------------------------------------------------------------------
  * Record: the metadata of a record, by address.

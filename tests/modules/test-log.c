@@ -12,7 +12,9 @@
 
 #undef NDEBUG
 #include <assert.h>
+#include <errno.h>
 #include <fcntl.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/syscall.h>
@@ -20,6 +22,7 @@
 
 #include "base/bytes.h"
 #include "base/error.h"
+#include "base/xxh3.h"
 #include "core/txg-log.h"
 #include "disk/store.h"
 #include "rigs/testutil.h"
@@ -118,10 +121,15 @@ static void
 add (unsigned nr)
 {
   static const uint8_t data[BLOCK] = "data";
+  const uint64_t cksum = xxh3_64 (data, BLOCK);
   struct record r = { .lsize = BLOCK };
 
   for (; nr > 0; --nr) {
-    r.ptr = (struct pointer) { .addr = next_addr, .psize = BLOCK };
+    r.ptr = (struct pointer) {
+      .addr = next_addr,
+      .psize = BLOCK,
+      .cksum = cksum,
+    };
     assert (store_write (store, next_addr, data, BLOCK) == 0);
     next_addr += BLOCK / SECTOR;
     assert (txg_log_add_record (txg_log, &r, 8, false) == 0);
@@ -230,6 +238,28 @@ test_sizes (void)
   add (1);
   flush ();
   assert (syncs_store == 1 && syncs_journal == 3);
+  end ();
+}
+
+/* The page cache could not write a record, and has dropped it.  A batch that
+ * carries what is there instead would be answered as durable.
+ */
+static void
+test_dropped_page (void)
+{
+  static const uint8_t old[BLOCK] = "old";
+  uint64_t seq, position;
+
+  begin ();
+  add (3);
+  assert (store_write (store, 1024 + BLOCK / SECTOR, old, BLOCK) == 0);
+  errno = 0;
+  assert (txg_log_flush (txg_log) == -1 && errno == EIO);
+  assert (strstr (nbdedup_error (),
+                  "records: sector 1032, written since the last flush, reads "
+                  "as something else"));
+  journal_get_end (journal, &seq, &position);
+  assert (seq == 0);
   end ();
 }
 
@@ -490,6 +520,7 @@ main (void)
 
   assert (mkdtemp (dir) != NULL && chdir (dir) == 0);
   test_sizes ();
+  test_dropped_page ();
   test_store_is_synced_first ();
   test_added_meanwhile ();
   test_cut_meanwhile ();
