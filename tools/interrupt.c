@@ -13,9 +13,15 @@
 #include "base/clock.h"
 #include "interrupt.h"
 
-static atomic_bool caught;
-static atomic_bool stopped; /* also set by the first signal */
-static int event_fd = -1;   /* readable once stopped */
+/* A signal that comes so soon after the first one is the same wish: timeout
+ * sends its signal to the process and to the process group, and a terminal that
+ * closes, and its shell, each send SIGHUP.
+ */
+#define REPEAT_MS 1000
+
+static atomic_uint_least64_t caught_ms; /* by clock_ms; 0: no signal yet */
+static atomic_bool stopped;             /* also set by the first signal */
+static int event_fd = -1;               /* readable once stopped */
 
 void
 interrupt_stop (void)
@@ -29,13 +35,23 @@ interrupt_stop (void)
   errno = err;
 }
 
-/* Any thread may get the signal; the descriptor wakes those that poll. */
+/* Any thread may get the signal; the descriptor wakes those that poll.
+ * sigaction keeps a signal blocked until its handler returns: that ends the
+ * process here.
+ */
 static void
 handler (int sig)
 {
-  (void) sig;
-  atomic_store (&caught, true);
-  interrupt_stop ();
+  const struct sigaction end = { .sa_handler = SIG_DFL };
+  const uint64_t now = clock_ms ();
+  const int err = errno;
+  uint64_t first = 0;
+
+  if (atomic_compare_exchange_strong (&caught_ms, &first, now))
+    interrupt_stop ();
+  else if (now >= first + REPEAT_MS && sigaction (sig, &end, NULL) == 0)
+    raise (sig);
+  errno = err;
 }
 
 void
@@ -44,7 +60,7 @@ interrupt_catch (void)
   static const int signals[] = { SIGINT, SIGTERM, SIGHUP };
   struct sigaction sa = {
     .sa_handler = handler,
-    .sa_flags = SA_RESTART | SA_RESETHAND,
+    .sa_flags = SA_RESTART,
   };
   struct sigaction old;
   unsigned i;
@@ -59,7 +75,7 @@ interrupt_catch (void)
 bool
 interrupted (void)
 {
-  return atomic_load (&caught);
+  return atomic_load (&caught_ms) != 0;
 }
 
 void

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /* SIGINT, SIGTERM and SIGHUP ask import and export to stop and clean up.
- * A second signal kills the command at once.  They end top.
+ * Another one within a second is the same wish; one after that kills the
+ * command at once.  They end top.
  */
 
 #ifndef NBDEDUP_INTERRUPT_H

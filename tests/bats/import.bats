@@ -321,6 +321,68 @@ fails_saying ()
     nothing_left
 }
 
+# terminate_often: send SIGTERM to the process $pid for some milliseconds.
+# timeout sends two, and a terminal that closes two times SIGHUP, microseconds
+# apart.
+terminate_often ()
+{
+    local i
+
+    for ((i = 0; i < 1000; ++i)); do
+        kill -TERM "$pid" 2>/dev/null || break
+    done
+}
+
+# exports: an export has made its directory, or is gone.
+exports ()
+{
+    [ -n "$(compgen -G '*.exporting-*')" ] || ! kill -0 "$pid" 2>/dev/null
+}
+
+@test "an import or export that gets its signal twice is undone, too" {
+    make_pool
+    serve "$pool"
+    slow_server
+    start_import
+    terminate_often
+    fails_saying "nbdedup: import: interrupted"
+    nothing_left
+
+    random_data 128M >large.raw
+    nbdedup import large large.raw
+    nbdedup export large out.raw 2>err 3>&- 4>&- &
+    pid=$!
+    until exports; do :; done
+    terminate_often
+    fails_saying "nbdedup: export: interrupted"
+    [ ! -e out.raw ]
+    nothing_left '["large"]'
+}
+
+# terminated: SIGTERM has ended the process $pid.
+terminated ()
+{
+    kill -TERM "$pid" 2>/dev/null || return 0
+    server_is_gone "$pid"
+}
+
+@test "a later signal ends an import that hangs" {
+    local status=0
+
+    make_pool
+    serve "$pool"
+    slow_server
+    start_import
+    kill -STOP "$server_pid"
+    wait_for 20 terminated
+    kill -CONT "$server_pid"
+    wait "$pid" || status=$?
+    assert_eq "$status" 143
+    stop_nbd_server
+    wait_for 10 has_volume 'all (.clients == 0)'
+    has_volume "length == 1 and $importing"
+}
+
 @test "what a killed import leaves is no volume of that name, and goes away" {
     local left
 
