@@ -16,12 +16,13 @@
 #include "files.h"
 
 #define SECTOR 512
+#define WORD 64 /* bits */
 
 static struct byte_range *ranges;
 static uint64_t *firsts; /* of each range: sectors in those before it */
 static size_t nr_ranges;
-static uint8_t *claimed; /* a bit for each sector of the ranges */
-static char *last_owner; /* of the last OWNER message */
+static uint64_t *claimed; /* a bit for each sector of the ranges */
+static char *last_owner;  /* of the last OWNER message */
 
 static void *
 get_memory (size_t len)
@@ -53,7 +54,7 @@ read_ranges (void)
     firsts[i] = sectors;
     sectors += ranges[i].len / SECTOR;
   }
-  claimed = get_memory (sectors / 8 + 1);
+  claimed = get_memory ((sectors / WORD + 1) * sizeof *claimed);
   last_owner = get_memory (1);
 }
 
@@ -85,10 +86,23 @@ find_range (uint64_t offset)
   return lo;
 }
 
-static bool
-is_claimed (uint64_t sector)
+/* The first of the sectors [s, end) that has an owner, or that has none; 'end':
+ * there is none.  Most sectors of a large image are like their neighbours.
+ */
+static uint64_t
+find_sector (uint64_t s, uint64_t end, bool with_owner)
 {
-  return claimed[sector / 8] >> sector % 8 & 1;
+  const uint64_t flip = with_owner ? 0 : UINT64_MAX;
+  uint64_t bits;
+
+  for (; s < end; s += WORD - s % WORD) {
+    bits = (claimed[s / WORD] ^ flip) >> s % WORD;
+    if (bits != 0) {
+      s += (unsigned) __builtin_ctzll (bits);
+      break;
+    }
+  }
+  return s < end ? s : end;
 }
 
 /* Of sectors 'first' to 'end' in range i, each part without an owner. */
@@ -97,16 +111,15 @@ each_in_range (size_t i, uint64_t first, uint64_t end,
                void (*fn) (void *opaque, uint64_t offset, uint64_t len),
                void *opaque)
 {
+  const uint64_t limit = firsts[i] + end;
   uint64_t s, begin;
 
-  for (s = first; s < end;) {
-    while (s < end && is_claimed (firsts[i] + s))
-      s++;
-    begin = s;
-    while (s < end && !is_claimed (firsts[i] + s))
-      s++;
+  for (s = firsts[i] + first; s < limit;) {
+    begin = find_sector (s, limit, false);
+    s = find_sector (begin, limit, true);
     if (s > begin)
-      fn (opaque, ranges[i].offset + begin * SECTOR, (s - begin) * SECTOR);
+      fn (opaque, ranges[i].offset + (begin - firsts[i]) * SECTOR,
+          (s - begin) * SECTOR);
   }
 }
 
@@ -134,11 +147,15 @@ claim_part (void *opaque, uint64_t offset, uint64_t len)
   const size_t i = find_range (offset);
   uint64_t s = firsts[i] + (offset - ranges[i].offset) / SECTOR;
   const uint64_t end = s + len / SECTOR;
+  uint64_t next;
 
   send_owner (opaque);
   send_extent (offset, len);
-  for (; s < end; ++s)
-    claimed[s / 8] |= 1 << s % 8;
+  for (; s < end; s = next) {
+    next = s + WORD - s % WORD < end ? s + WORD - s % WORD : end;
+    claimed[s / WORD] |= UINT64_MAX << s % WORD &
+      UINT64_MAX >> (WORD - 1 - (next - 1) % WORD);
+  }
 }
 
 void
