@@ -5,17 +5,20 @@
  * image is read once, and the clones are compared with it while it is in
  * memory.  That a block of the present size differs tells little about the
  * smaller blocks in it, and a larger block is compared as a whole: the estimate
- * compares the data.
+ * compares the data.  Volumes may be large and almost empty: only what is there
+ * takes time and memory.
  */
 
 #include <config.h>
 
+#include <assert.h>
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "advise-block-size.h"
+#include "base/array.h"
 #include "image.h"
 #include "interrupt.h"
 #include "tools.h"
@@ -24,6 +27,8 @@
  * a window.
  */
 #define WINDOW (UINT64_C (4) << 20)
+/* So many at most: the unit is never smaller than the largest usual size. */
+#define WINDOW_UNITS 32
 
 /* For the distinct contents: of 10 million, without sampling. */
 #define MEMORY (UINT64_C (128) << 20)
@@ -53,11 +58,13 @@ static const uint32_t usual_sizes[] = {
 };
 #define NR_USUAL (sizeof usual_sizes / sizeof usual_sizes[0])
 
-/* Of the golden image the units with data, of a clone those that differ. */
-struct member {
-  uint64_t size;
-  uint8_t *units; /* owned; a bit for each */
-  size_t nr_bytes;
+/* What to read of one member in one window: of the golden image the units with
+ * data, of a clone those that differ.
+ */
+struct part {
+  uint64_t window; /* its number */
+  uint32_t member; /* 0: the golden image; 1 ...: the clones */
+  uint32_t units;  /* a bit for each; not 0 */
 };
 
 struct block_sizes {
@@ -73,8 +80,10 @@ struct block_sizes {
   char *compress; /* owned */
   bool has_copy;  /* of pool.db */
 
-  struct member *members; /* owned; the golden image, the clones */
-  size_t nr_members;
+  uint64_t *bytes;    /* owned; the size of each member */
+  struct part *parts; /* owned; by member and window, then by window and
+                       * member */
+  size_t nr_parts, nr_golden;
   struct nbdedup_estimate *estimate; /* owned */
   uint8_t *golden, *clone;           /* owned; a window of each */
 };
@@ -83,55 +92,84 @@ struct block_sizes {
  * Which parts to read
  */
 
-static void
-set_units (struct member *m, uint64_t first, uint64_t end)
+/* The units [first, end) that are in a window, as bits. */
+static uint32_t
+units_in (const struct block_sizes *b, uint64_t window, uint64_t first,
+          uint64_t end)
 {
-  const size_t need = end / 8 + 1;
-  uint64_t i;
+  const uint64_t per = WINDOW / b->unit, start = window * per;
+  const uint64_t from = first > start ? first - start : 0;
+  const uint64_t to = end - start < per ? end - start : per;
 
-  if (need > m->nr_bytes) {
-    m->units = check_memory (realloc (m->units, need * 2));
-    memset (m->units + m->nr_bytes, 0, need * 2 - m->nr_bytes);
-    m->nr_bytes = need * 2;
+  return (uint32_t) ((UINT64_C (1) << to) - (UINT64_C (1) << from));
+}
+
+static void
+add_units (struct block_sizes *b, uint32_t member, uint64_t window,
+           uint32_t units)
+{
+  struct part *p = b->nr_parts > 0 ? &b->parts[b->nr_parts - 1] : NULL;
+
+  if (p == NULL || p->member != member || p->window != window) {
+    p = check_memory (array_add (&b->parts, &b->nr_parts, sizeof *p));
+    p->member = member;
+    p->window = window;
   }
-  for (i = first; i < end; ++i)
-    m->units[i / 8] |= (uint8_t) (1 << i % 8);
+  p->units |= units;
 }
 
-static bool
-has_unit (const struct member *m, uint64_t unit)
+/* A clone's holes differ only where the golden image has data, and may be as
+ * large as the clone.
+ */
+static void
+add_holes (struct block_sizes *b, uint32_t member, uint64_t first, uint64_t end)
 {
-  return unit / 8 < m->nr_bytes && m->units[unit / 8] >> unit % 8 & 1;
+  const uint64_t per = WINDOW / b->unit;
+  uint32_t units;
+  size_t i = array_position (b->nr_golden, at,
+                             b->parts[at].window < first / per);
+
+  for (; i < b->nr_golden && b->parts[i].window * per < end; ++i) {
+    units = b->parts[i].units & units_in (b, b->parts[i].window, first, end);
+    if (units != 0)
+      add_units (b, member, b->parts[i].window, units);
+  }
 }
 
 static void
-add_run (struct block_sizes *b, struct member *m, uint64_t block, uint64_t nr)
+add_run (struct block_sizes *b, uint32_t member, uint64_t block, uint64_t nr,
+         enum nbdedup_class class)
 {
-  set_units (m, block * b->present / b->unit,
-             ((block + nr) * b->present + b->unit - 1) / b->unit);
+  const uint64_t per = WINDOW / b->unit;
+  const uint64_t first = block * b->present / b->unit;
+  const uint64_t end = ((block + nr) * b->present + b->unit - 1) / b->unit;
+  uint64_t window;
+
+  if (class == NBDEDUP_ZERO)
+    add_holes (b, member, first, end);
+  else
+    for (window = first / per; window * per < end; ++window)
+      add_units (b, member, window, units_in (b, window, first, end));
 }
 
 void
 block_sizes_add_run (struct block_sizes *b, uint64_t clone, uint64_t block,
-                     uint64_t nr)
+                     uint64_t nr, enum nbdedup_class class)
 {
-  add_run (b, &b->members[clone + 1], block, nr);
+  add_run (b, (uint32_t) clone + 1, block, nr, class);
 }
 
 void
 block_sizes_end_clone (struct block_sizes *b, uint64_t clone, uint64_t size)
 {
-  b->members[clone + 1].size = size;
+  b->bytes[clone + 1] = size;
 }
 
 static int
 on_golden_run (void *opaque, uint64_t block, uint64_t nr,
                enum nbdedup_class class)
 {
-  struct block_sizes *b = opaque;
-
-  (void) class;
-  add_run (b, &b->members[0], block, nr);
+  add_run (opaque, 0, block, nr, class);
   return 0;
 }
 
@@ -160,6 +198,7 @@ choose_sizes (struct block_sizes *b)
   if (!is_usual)
     b->sizes[b->nr_sizes++] = b->present;
   b->unit = b->sizes[b->nr_sizes - 1];
+  assert (WINDOW % b->unit == 0 && WINDOW / b->unit <= WINDOW_UNITS);
 }
 
 /* Set 'compress': that of the golden image's volume, or the pool's default if
@@ -213,13 +252,16 @@ block_sizes_begin (struct nbdedup_client *client, struct nbdedup_frozen *frozen,
   b->frozen = frozen;
   b->document = document;
   b->present = (uint32_t) json_size (document, "block_size");
-  b->nr_members = json_array_size (json_object_get (document, "clones")) + 1;
-  b->members = check_memory (calloc (b->nr_members, sizeof *b->members));
+  b->bytes = check_memory (
+    calloc (json_array_size (json_object_get (document, "clones")) + 1,
+            sizeof *b->bytes));
   if (read_properties (b) == 0) {
     choose_sizes (b);
-    if (nbdedup_frozen_runs (frozen, NBDEDUP_FROZEN_GOLDEN, &b->members[0].size,
-                             on_golden_run, b) == 0)
+    if (nbdedup_frozen_runs (frozen, NBDEDUP_FROZEN_GOLDEN, &b->bytes[0],
+                             on_golden_run, b) == 0) {
+      b->nr_golden = b->nr_parts;
       return b;
+    }
     fail_engine ();
   }
   block_sizes_free (b);
@@ -229,19 +271,16 @@ block_sizes_begin (struct nbdedup_client *client, struct nbdedup_frozen *frozen,
 uint64_t
 block_sizes_golden (const struct block_sizes *b)
 {
-  return b->members[0].size;
+  return b->bytes[0];
 }
 
 void
 block_sizes_free (struct block_sizes *b)
 {
-  size_t i;
-
   if (b == NULL)
     return;
-  for (i = 0; i < b->nr_members; ++i)
-    free (b->members[i].units);
-  free (b->members);
+  free (b->bytes);
+  free (b->parts);
   free (b->compress);
   nbdedup_estimate_free (b->estimate);
   free (b->golden);
@@ -304,83 +343,100 @@ name_of (const struct block_sizes *b, size_t i)
                  "name");
 }
 
-/* Read and count the part of a window that a member's units [first, end) have,
- * which is not empty.  1: it cannot be read, because it is damaged; -1:
- * image_error.
+/* Read and count the units [first, end) of a window, of one member.  1: they
+ * cannot be read, because they are damaged; -1: image_error.
  */
 static int
-read_part (struct block_sizes *b, size_t i, uint64_t window, uint64_t first,
-           uint64_t end)
+read_units (struct block_sizes *b, const struct part *p, unsigned first,
+            unsigned end)
 {
-  const uint64_t offset = first * b->unit;
-  const uint64_t limit = b->members[i].size;
-  const uint64_t to = end * b->unit < limit ? end * b->unit : limit;
-  uint8_t *golden = b->golden + (offset - window);
-  uint8_t *buf = i == 0 ? golden : b->clone;
-  const uint32_t len = (uint32_t) (to - offset);
+  const uint64_t start = p->window * WINDOW;
+  const uint64_t offset = start + (uint64_t) first * b->unit;
+  const uint64_t limit = start + (uint64_t) end * b->unit;
+  const uint64_t size = b->bytes[p->member];
+  uint8_t *golden = b->golden + (offset - start);
+  uint8_t *buf = p->member == 0 ? golden : b->clone;
+  uint32_t len;
   int r;
 
-  if (nbdedup_frozen_read (b->frozen, i == 0 ? NBDEDUP_FROZEN_GOLDEN : i - 1,
+  if (offset >= size)
+    return 0;
+  len = (uint32_t) ((limit < size ? limit : size) - offset);
+  if (nbdedup_frozen_read (b->frozen,
+                           p->member == 0 ? NBDEDUP_FROZEN_GOLDEN
+                                          : p->member - UINT64_C (1),
                            buf, len, offset) == -1) {
     r = errno == EIO ? 1 : -1;
-    image_fail ("%s: %s", name_of (b, i), nbdedup_error ());
+    image_fail ("%s: %s", name_of (b, p->member), nbdedup_error ());
     return r;
   }
-  r = i == 0
+  r = p->member == 0
     ? nbdedup_estimate_add (b->estimate, buf, len, offset)
     : nbdedup_estimate_add_clone (b->estimate, buf, golden, len, offset);
   return r == -1 ? fail_engine () : 0;
 }
 
-/* As read_part, for all units in the window. */
+/* As read_units, for all units of a part. */
 static int
-read_window_of (struct block_sizes *b, size_t i, uint64_t window)
+read_part (struct block_sizes *b, const struct part *p)
 {
-  const struct member *m = &b->members[i];
-  const uint64_t stop = (window + WINDOW) / b->unit;
-  uint64_t first, end;
+  unsigned first, end;
   int r;
 
-  for (first = window / b->unit; first < stop; first = end) {
+  for (first = 0; first < WINDOW_UNITS; first = end) {
     end = first + 1;
-    if (!has_unit (m, first) || first * b->unit >= m->size)
+    if (!(p->units >> first & 1))
       continue;
-    while (end < stop && has_unit (m, end) && end * b->unit < m->size)
+    while (end < WINDOW_UNITS && p->units >> end & 1)
       end++;
-    r = read_part (b, i, window, first, end);
+    r = read_units (b, p, first, end);
     if (r != 0)
       return r;
   }
   return 0;
 }
 
-/* As read_part. */
+/* Where the golden image has no data, the clones are compared with zeroes.
+ * 'p', and those behind it in its window.
+ */
+static void
+clear_golden (struct block_sizes *b, const struct part *p)
+{
+  const struct part *stop = b->parts + b->nr_parts;
+  const uint64_t window = p->window;
+  uint32_t units = 0;
+  unsigned i;
+
+  for (; p < stop && p->window == window; ++p)
+    units |= p->units;
+  for (i = 0; i < WINDOW_UNITS; ++i)
+    if (units >> i & 1)
+      memset (b->golden + (size_t) i * b->unit, 0, b->unit);
+}
+
+/* As read_units. */
 static int
 read_all (struct block_sizes *b, struct progress *progress)
 {
-  uint64_t size = 0, window;
   size_t i;
   int r;
 
-  for (i = 0; i < b->nr_members; ++i)
-    if (b->members[i].size > size)
-      size = b->members[i].size;
-  for (window = 0; window < size; window += WINDOW) {
-    if (progress)
-      progress_update (progress, window, size);
-    memset (b->golden, 0, WINDOW);
-    for (i = 0; i < b->nr_members; ++i) {
-      if (interrupted ())
-        return image_fail ("interrupted");
-      r = read_window_of (b, i, window);
-      if (r != 0)
-        return r;
+  for (i = 0; i < b->nr_parts; ++i) {
+    if (interrupted ())
+      return image_fail ("interrupted");
+    if (i == 0 || b->parts[i].window != b->parts[i - 1].window) {
+      if (progress)
+        progress_update (progress, i, b->nr_parts);
+      clear_golden (b, &b->parts[i]);
     }
+    r = read_part (b, &b->parts[i]);
+    if (r != 0)
+      return r;
   }
   return 0;
 }
 
-/* Compare b->sizes: as read_part, and the estimate's document (owned by the
+/* Compare b->sizes: as read_units, and the estimate's document (owned by the
  * caller).
  */
 static int
@@ -482,7 +538,7 @@ better_sample (const struct block_sizes *b, const struct choice *c)
   return (uint64_t) fmin (SAMPLE_USUAL * times * times, (double) most);
 }
 
-/* Compare all sizes, then the present one with the best.  As read_part. */
+/* Compare all sizes, then the present one with the best.  As read_units. */
 static int
 find_best (struct block_sizes *b, struct progress *progress, struct choice *c)
 {
@@ -551,6 +607,16 @@ append_advice (struct block_sizes *b, const struct choice *c, json_t *advice)
   return 0;
 }
 
+static int
+by_window (const void *a, const void *b)
+{
+  const struct part *p = a, *q = b;
+
+  if (p->window != q->window)
+    return p->window < q->window ? -1 : 1;
+  return p->member < q->member ? -1 : p->member > q->member;
+}
+
 int
 advise_block_size (struct block_sizes *b, struct progress *progress,
                    json_t *advice)
@@ -558,6 +624,8 @@ advise_block_size (struct block_sizes *b, struct progress *progress,
   struct choice c;
   int r;
 
+  if (b->nr_parts > 0)
+    qsort (b->parts, b->nr_parts, sizeof *b->parts, by_window);
   b->golden = check_memory (malloc (WINDOW));
   b->clone = check_memory (malloc (WINDOW));
   r = find_best (b, progress, &c);

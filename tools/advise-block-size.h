@@ -38,7 +38,8 @@ extern uint64_t block_sizes_golden (const struct block_sizes *b);
 
 /* A run of blocks of a clone, and its end: the size in bytes. */
 extern void block_sizes_add_run (struct block_sizes *b, uint64_t clone,
-                                 uint64_t block, uint64_t nr);
+                                 uint64_t block, uint64_t nr,
+                                 enum nbdedup_class class);
 extern void
 block_sizes_end_clone (struct block_sizes *b, uint64_t clone, uint64_t size);
 
@@ -54,7 +55,7 @@ block_sizes_end_clone (struct block_sizes *b, uint64_t clone, uint64_t size);
  *   error_bytes   of saves_bytes (95 %), where compression was sampled
  *   text, commands
  *
- * 'progress' (may be NULL) gets the bytes of the golden image that are done.
+ * 'progress' (may be NULL) gets the parts of the volumes that are done.
  * -1: image_error.
  */
 extern int advise_block_size (struct block_sizes *b, struct progress *progress,

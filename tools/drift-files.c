@@ -92,7 +92,7 @@ on_run (void *opaque, uint64_t block, uint64_t nr, enum nbdedup_class class)
   if (runs->is_mapped)
     drift_map_add (get_map (runs), block, nr, class);
   if (runs->sizes != NULL)
-    block_sizes_add_run (runs->sizes, runs->clone, block, nr);
+    block_sizes_add_run (runs->sizes, runs->clone, block, nr, class);
   if (class != NBDEDUP_GOLDEN_SAME)
     add_range (&runs->changed, offset, len, runs->size);
   if (class != NBDEDUP_SIBLING && class != NBDEDUP_UNIQUE)

@@ -343,6 +343,38 @@ web3 4096 golden-4K-2@v1"
     same_data web1 web2 web2@mon web3 golden golden@v1 golden@v2
 }
 
+# By their size, to read these would take days.
+@test "volumes of 4 PiB, almost empty: the same advice, and soon" {
+    local size name
+
+    make_pool --block-size 64K --compress none
+    small_fleet 2
+    advise
+    jq 'del (.commands)' advice >small
+    [ -s small ]
+    size=$(stat -c %s golden.raw)
+
+    # The clones have holes of 4 PiB of their own: what was cut off.
+    rm -r "$pool"
+    make_pool --block-size 64K --compress none
+    nbdedup import golden golden.raw
+    nbdedup resize golden 4095T
+    nbdedup snapshot golden@v1
+    for name in web1 web2; do
+        nbdedup clone golden@v1 $name
+        nbdedup resize $name "$size" --shrink
+    done
+    serve "$pool"
+    for name in web1 web2; do
+        "$test_programs/bats/write-changes" "$sock" $name golden.raw $name.raw
+        nbdedup resize $name 4095T
+    done
+    timeout 60 nbdedup drift golden@v1 --advise --json >out
+    jq '.advice[] | select (.action == "block-size") | del (.commands)' out |
+        diff small -
+    assert_num "$(jq '.clones[0].zero' out) > 2 ^ 35"
+}
+
 @test "no advice: little to save, no dedup, damage" {
     make_pool --block-size 64K --compress none
     small_fleet 3
