@@ -75,13 +75,18 @@ check_size (uint64_t size)
   return 0;
 }
 
-/* "none" and "" mean no domain. */
+/* Store the name, or "" for the word "none".  An empty one is an error: domains
+ * keep tenants apart, and a script whose variable is empty must not undo that.
+ */
 static int
-check_domain (const char **domain)
+parse_domain (const char *word, const char **domain)
 {
-  if (strcmp (*domain, "none") == 0)
-    *domain = "";
-  if (**domain && !volume_is_name (*domain))
+  *domain = strcmp (word, "none") == 0 ? "" : word;
+  if (*word == '\0')
+    return nbdedup_fail (EINVAL,
+                         "the domain is empty: write a name, or none for a "
+                         "volume that shares with all others that have none");
+  if (**domain != '\0' && !volume_is_name (*domain))
     return nbdedup_fail (EINVAL,
                          "domain '%.64s': must be a name: letters, "
                          "digits, '.', '_', '-'",
@@ -95,7 +100,7 @@ check_domain (const char **domain)
 int
 nbdedup_volume_check_property (const char *property, const char *value)
 {
-  const char *domain = value;
+  const char *domain;
   struct compression c;
   enum dedup_mode mode;
 
@@ -104,7 +109,7 @@ nbdedup_volume_check_property (const char *property, const char *value)
   if (strcmp (property, "dedup") == 0)
     return dedup_parse (value, &mode);
   if (strcmp (property, "domain") == 0)
-    return check_domain (&domain);
+    return parse_domain (value, &domain);
   if (strcmp (property, "allow") == 0)
     return allow_check (value);
   if (strcmp (property, ALERT_UNIQUE) == 0)
@@ -151,9 +156,9 @@ fill_create (struct nbdedup_pool *pool, const struct volume_spec *spec,
   cr->mv.size = spec->size;
   cr->mv.importing = spec->importing;
   cr->mv.allow = spec->allow ? spec->allow : "all";
-  cr->domain = spec->domain ? spec->domain : "";
   cr->ml.block_size = (uint32_t) block_size;
-  if (check_domain (&cr->domain) == -1 || allow_check (cr->mv.allow) == -1)
+  if (parse_domain (spec->domain ? spec->domain : "none", &cr->domain) == -1 ||
+      allow_check (cr->mv.allow) == -1)
     return -1;
   if (or_default (pool, spec->compress, "compress", cr->mv.compress,
                   sizeof cr->mv.compress) == -1)
@@ -568,8 +573,7 @@ set_property (struct nbdedup_pool *pool, struct volume *v, const char *property,
     snprintf (s.mv.dedup, sizeof s.mv.dedup, "%s", value);
   }
   else if (strcmp (property, "domain") == 0) {
-    s.domain = value;
-    if (check_domain (&s.domain) == -1 || check_is_empty (v) == -1)
+    if (parse_domain (value, &s.domain) == -1 || check_is_empty (v) == -1)
       return -1;
   }
   else

@@ -41,6 +41,7 @@ mistakes=(
     "2|set dedup=maybe v"
     "2|create x 1M --domain a/b" "2|import x img --domain a/b"
     "2|set domain=a/b v"
+    "2|create x 1M --domain=" "2|import x img --domain=" "2|set domain= v"
     "2|init other --sector 3K" "2|init other --hash md5"
     "2|estimate img --sector 3K"
     "2|clone v@1 x --count 0" "2|clone v@1 x --count 99999999"
@@ -180,6 +181,9 @@ setup ()
     misused "--from needs" scrub --from ""
     misused "--html needs" drift --html ""
     misused "--pool is empty" list -p ""
+    misused "the domain is empty: write a name, or none" create x 1M --domain ""
+    misused "the domain is empty: write a name, or none" import x img --domain ""
+    misused "the domain is empty: write a name, or none" set domain= v
     misused "PROPERTY=VALUE" set =1
     run -3 --separate-stderr nbdedup -p "" status
     assert_eq "${stderr%% (*}" \

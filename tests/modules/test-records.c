@@ -78,6 +78,7 @@ test_domain_of_a_volume_with_data (void)
   start (1);
   nbdedup_volume_close (handle);
   must (set_domain ("red")); /* allowed, as it is empty */
+  expect (set_domain ("") == -1 && errno == EINVAL);
   attach ();
   write_block (0, 1);
   nbdedup_volume_close (handle);
