@@ -315,8 +315,7 @@ move_forecasts (json_t *from, json_t *to)
 
   json_array_foreach (documents, i, document)
     json_array_foreach (others, j, other)
-      if (strcmp (json_text (other, "golden"),
-                  json_text (document, "golden")) == 0)
+      if (drift_same_golden (other, document))
         json_object_set (document, "forecast",
                          json_object_get (other, "forecast"));
   json_decref (documents);

@@ -46,17 +46,20 @@ drift_ask_freed (const struct options *opts, json_t *names, uint64_t memory)
   return run_other (opts, "drift-freed", args);
 }
 
-/* A long history comes in parts. */
+/* A long history comes in parts.  'id': "golden_id" of a document, instead of a
+ * name; or NULL.
+ */
 static json_t *
-ask_samples (const struct options *opts, const char *golden, bool newest)
+ask_samples (const struct options *opts, const char *golden, json_t *id,
+             bool newest)
 {
   json_t *samples = check_memory (json_array ());
   json_t *after = NULL, *part;
 
   do {
     part = run_other (opts, "drift-history",
-                      pack_args (opts, "{s:s*, s:o*, s:o*}", "name", golden,
-                                 "after", after, "newest",
+                      pack_args (opts, "{s:s*, s:O*, s:o*, s:o*}", "name",
+                                 golden, "id", id, "after", after, "newest",
                                  newest ? json_true () : NULL));
     if (part == NULL) {
       json_decref (samples);
@@ -72,7 +75,7 @@ ask_samples (const struct options *opts, const char *golden, bool newest)
 json_t *
 drift_ask_history (const struct options *opts, const char *golden)
 {
-  json_t *samples = ask_samples (opts, golden, false);
+  json_t *samples = ask_samples (opts, golden, NULL, false);
 
   return samples == NULL
     ? NULL
@@ -82,7 +85,7 @@ drift_ask_history (const struct options *opts, const char *golden)
 json_t *
 drift_ask_newest (const struct options *opts)
 {
-  return ask_samples (opts, NULL, true);
+  return ask_samples (opts, NULL, NULL, true);
 }
 
 /* With --record the last sample has the present figures, without a forecast. */
@@ -100,23 +103,32 @@ add_present (json_t *samples, json_t *document)
   return samples;
 }
 
+/* Several images may have had one name.  A server of an earlier version tells
+ * no ids.
+ */
+static json_t *
+ask_samples_of (const struct options *opts, const json_t *document)
+{
+  json_t *id = json_object_get (document, "golden_id");
+
+  return ask_samples (opts, id ? NULL : json_text (document, "golden"), id,
+                      false);
+}
+
 json_t *
 drift_ask_histories (const struct options *opts, const json_t *documents)
 {
   json_t *histories = check_memory (json_array ());
-  json_t *document, *history;
+  json_t *document, *samples;
   size_t i;
 
   json_array_foreach (documents, i, document) {
-    history = drift_ask_history (opts, json_text (document, "golden"));
-    if (history == NULL) {
+    samples = ask_samples_of (opts, document);
+    if (samples == NULL) {
       json_decref (histories);
       return NULL;
     }
-    json_array_append (histories,
-                       add_present (json_object_get (history, "samples"),
-                                    document));
-    json_decref (history);
+    json_array_append_new (histories, add_present (samples, document));
   }
   return histories;
 }

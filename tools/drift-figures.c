@@ -68,6 +68,17 @@ drift_diverged (const struct drift_clone *figures)
   return figures->class[CLASS_SIBLING] + figures->class[CLASS_UNIQUE];
 }
 
+bool
+drift_same_golden (const json_t *a, const json_t *b)
+{
+  const json_t *id = json_object_get (a, "golden_id");
+  const json_t *other = json_object_get (b, "golden_id");
+
+  return id != NULL && other != NULL
+    ? json_equal (id, other)
+    : strcmp (json_text (a, "golden"), json_text (b, "golden")) == 0;
+}
+
 /* Clones are sorted by name; otherwise the search only takes longer. */
 const json_t *
 drift_find_clone (const json_t *document, const char *name)

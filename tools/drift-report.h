@@ -71,6 +71,11 @@ drift_fleet_read (const json_t *document, struct drift_fleet *figures);
 /* The bytes that have diverged from the golden image. */
 extern uint64_t drift_diverged (const struct drift_clone *figures);
 
+/* Are both of one golden image?  By its id, which outlives its name; by its
+ * name if a document has no id, such as one of "estimate".
+ */
+extern bool drift_same_golden (const json_t *a, const json_t *b);
+
 /* The clone of that name, or NULL. */
 extern const json_t *
 drift_find_clone (const json_t *document, const char *name);

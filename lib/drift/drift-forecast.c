@@ -250,10 +250,11 @@ forecast_of (struct nbdedup_pool *pool, uint64_t golden, const json_t *document,
 }
 
 static int
-add_to (struct nbdedup_pool *pool, uint64_t golden, json_t *document,
-        double ratio)
+add_to (struct nbdedup_pool *pool, json_t *document, double ratio)
 {
-  json_t *forecast = forecast_of (pool, golden, document, ratio);
+  const json_t *id = json_object_get (document, GOLDEN_ID);
+  json_t *forecast = forecast_of (pool, (uint64_t) json_integer_value (id),
+                                  document, ratio);
 
   if (forecast == NULL)
     return -1;
@@ -263,18 +264,18 @@ add_to (struct nbdedup_pool *pool, uint64_t golden, json_t *document,
 }
 
 int
-drift_forecast_add (struct nbdedup_pool *pool, const json_t *ids,
-                    json_t *result, double ratio)
+drift_forecast_add (struct nbdedup_pool *pool, json_t *result, double ratio)
 {
-  json_t *goldens = json_object_get (result, "goldens"), *id;
+  json_t *goldens = json_object_get (result, "goldens"), *document;
   CLEANUP_FREE char *value = NULL;
   size_t i;
 
   if (ratio == 0 && pool_property_get (pool, ALERT_RATIO, &value) == 0)
     (void) alert_parse_ratio (value, &ratio);
-  json_array_foreach (ids, i, id)
-    if (add_to (pool, (uint64_t) json_integer_value (id),
-                goldens ? json_array_get (goldens, i) : result, ratio) == -1)
+  if (goldens == NULL)
+    return add_to (pool, result, ratio);
+  json_array_foreach (goldens, i, document)
+    if (add_to (pool, document, ratio) == -1)
       return -1;
   return 0;
 }

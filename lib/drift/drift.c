@@ -471,6 +471,13 @@ comparison_json (const struct comparison *f, uint64_t now)
                         "clones", clones, "fleet", fleet_json (f));
   if (document && f->is_merged)
     json_object_set_new (document, "golden_merged", json_true ());
+  /* The last key, as in samples. */
+  if (document &&
+      json_object_set_new (document, GOLDEN_ID,
+                           json_integer ((json_int_t) f->golden.id)) == -1) {
+    json_decref (document);
+    return nbdedup_fail_null (ENOMEM, "no memory for a document");
+  }
   return document;
 }
 
@@ -533,17 +540,8 @@ drift_measure (struct view *v, const struct view_name *golden,
  * All golden images
  */
 
-static int
-add_id (json_t *ids, const struct view_name *golden)
-{
-  return ids == NULL ||
-      json_array_append_new (ids, json_integer ((json_int_t) golden->id)) == 0
-    ? 0
-    : nbdedup_fail (ENOMEM, "no memory");
-}
-
 static json_t *
-run_all (struct view *v, uint64_t memory_bytes, uint64_t now, json_t *ids,
+run_all (struct view *v, uint64_t memory_bytes, uint64_t now,
          struct drift_progress *progress)
 {
   CLEANUP_JSON json_t *documents = json_array ();
@@ -558,23 +556,19 @@ run_all (struct view *v, uint64_t memory_bytes, uint64_t now, json_t *ids,
     if (document == NULL)
       return NULL;
     json_array_append_new (documents, document);
-    if (add_id (ids, goldens[i]) == -1)
-      return NULL;
   }
   return json_pack ("{s:O}", "goldens", documents);
 }
 
 static json_t *
 run_one (struct view *v, const struct drift_golden *which,
-         uint64_t memory_bytes, uint64_t now, json_t *ids,
-         struct drift_progress *progress)
+         uint64_t memory_bytes, uint64_t now, struct drift_progress *progress)
 {
   struct view_name *golden = which->id ? golden_find_id (v, which->id)
                                        : golden_find (v, which->name);
 
-  if (golden == NULL || add_id (ids, golden) == -1)
-    return NULL;
-  return drift_measure (v, golden, memory_bytes, now, progress, NULL);
+  return golden ? drift_measure (v, golden, memory_bytes, now, progress, NULL)
+                : NULL;
 }
 
 int
@@ -601,8 +595,7 @@ drift_memory (struct nbdedup_pool *pool, uint64_t *memory_bytes)
 
 json_t *
 drift_run (struct nbdedup_pool *pool, struct drift_golden which,
-           uint64_t memory_bytes, json_t *ids, nbdedup_progress_fn *progress,
-           void *opaque)
+           uint64_t memory_bytes, nbdedup_progress_fn *progress, void *opaque)
 {
   json_t *result;
   struct view v;
@@ -615,8 +608,8 @@ drift_run (struct nbdedup_pool *pool, struct drift_golden which,
   now = clock_wall_s ();
   reclaim_begin (&v);
   result = which.name == NULL && which.id == 0
-    ? run_all (&v, memory_bytes, now, ids, &p)
-    : run_one (&v, &which, memory_bytes, now, ids, &p);
+    ? run_all (&v, memory_bytes, now, &p)
+    : run_one (&v, &which, memory_bytes, now, &p);
   drift_end (pool, &v);
   return result;
 }

@@ -37,13 +37,16 @@ struct drift_golden {
   uint64_t id;      /* 0: none */
 };
 
+/* In a document: the golden image's id.  Names change, and return. */
+#define GOLDEN_ID "golden_id"
+
 /* The document of one golden image, or {"goldens": [...]}.  'memory_bytes' 0:
- * the default.  'ids' gets the id of each golden image, in their order; may be
- * NULL.  NULL: ENOENT, EINVAL (too little memory), EINTR, EIO, ENOMEM, ENOSPC.
+ * the default.  NULL: ENOENT, EINVAL (too little memory), EINTR, EIO, ENOMEM,
+ * ENOSPC.
  */
 extern json_t *drift_run (struct nbdedup_pool *pool, struct drift_golden which,
-                          uint64_t memory_bytes, json_t *ids,
-                          nbdedup_progress_fn *progress, void *opaque);
+                          uint64_t memory_bytes, nbdedup_progress_fn *progress,
+                          void *opaque);
 
 /* The space that destroying these volumes (with their snapshots) and snapshots
  * together would free: {"names": [all of them], "freed_bytes": N}.

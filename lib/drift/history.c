@@ -200,15 +200,18 @@ get_policy (struct nbdedup_pool *pool, struct retention_policy *policy)
   return retention_policy_parse (text, policy);
 }
 
-/* The document with what only the forecast needs; NULL: ENOMEM. */
+/* The document with what only the forecast needs, without the id, which the row
+ * has; NULL: ENOMEM.
+ */
 static json_t *
-with_pool (struct nbdedup_pool *pool, json_t *document)
+recorded_form (struct nbdedup_pool *pool, json_t *document)
 {
   json_t *copy = json_copy (document);
   struct capacity cap;
 
   if (copy == NULL)
     return nbdedup_fail_null (ENOMEM, "no memory for a sample");
+  json_object_del (copy, GOLDEN_ID);
   /* Not known: the sample is worth it all the same. */
   if (capacity_used (pool, &cap) == 0)
     json_object_set_new (copy, POOL_USED,
@@ -218,19 +221,20 @@ with_pool (struct nbdedup_pool *pool, json_t *document)
 
 static int
 fill_sample (struct nbdedup_pool *pool, struct codec_ctx *ctx, json_t *document,
-             json_t *id, bool asked, struct sample *s)
+             bool asked, struct sample *s)
 {
-  CLEANUP_JSON json_t *copy = with_pool (pool, document);
+  CLEANUP_JSON json_t *copy = recorded_form (pool, document);
 
   s->row.asked = asked;
   s->row.time = (uint64_t) json_integer_value (
     json_object_get (document, "time"));
-  s->row.golden = (uint64_t) json_integer_value (id);
+  s->row.golden = (uint64_t) json_integer_value (
+    json_object_get (document, GOLDEN_ID));
   return copy ? encode (ctx, copy, s) : -1;
 }
 
 static int
-record (struct nbdedup_pool *pool, json_t *ids, json_t *documents, bool asked)
+record (struct nbdedup_pool *pool, json_t *documents, bool asked)
 {
   struct recording rec = { .nr = json_array_size (documents) };
   struct codec_ctx *ctx = codec_ctx_new ();
@@ -248,8 +252,7 @@ record (struct nbdedup_pool *pool, json_t *ids, json_t *documents, bool asked)
   json_array_foreach (documents, i, document) {
     if (r == -1)
       break;
-    r = fill_sample (pool, ctx, document, json_array_get (ids, i), asked,
-                     &rec.samples[i]);
+    r = fill_sample (pool, ctx, document, asked, &rec.samples[i]);
     if (r == 0)
       r = alert_update_add (rec.alerts, rec.samples[i].row.golden, document);
   }
@@ -273,23 +276,18 @@ record (struct nbdedup_pool *pool, json_t *ids, json_t *documents, bool asked)
 
 json_t *
 history_drift (struct nbdedup_pool *pool, struct drift_golden which,
-               uint64_t memory_bytes, bool asked, json_t *ids,
-               nbdedup_progress_fn *progress, void *opaque)
+               uint64_t memory_bytes, bool asked, nbdedup_progress_fn *progress,
+               void *opaque)
 {
-  CLEANUP_JSON json_t *documents = NULL, *own = json_array ();
-  json_t *result;
+  CLEANUP_JSON json_t *documents = NULL;
+  json_t *result = drift_run (pool, which, memory_bytes, progress, opaque);
 
-  if (own == NULL)
-    return nbdedup_fail_null (ENOMEM, "no memory");
-  if (ids == NULL)
-    ids = own;
-  result = drift_run (pool, which, memory_bytes, ids, progress, opaque);
   if (result == NULL)
     return NULL;
   documents = which.name || which.id
     ? json_pack ("[O]", result)
     : json_incref (json_object_get (result, "goldens"));
-  if (record (pool, ids, documents, asked) == -1) {
+  if (record (pool, documents, asked) == -1) {
     json_decref (result);
     return NULL;
   }
@@ -341,6 +339,11 @@ get_sample (void *opaque, const struct meta_sample *s)
   if (document == NULL)
     return -1;
   json_object_del (document, POOL_USED);
+  if (json_object_set_new (document, GOLDEN_ID,
+                           json_integer ((json_int_t) s->golden)) == -1) {
+    json_decref (document);
+    return nbdedup_fail (ENOMEM, "no memory for the drift history");
+  }
   if (g->name && !is_of_name (document, g->name))
     json_decref (document);
   else if (json_array_append_new (g->samples, document) == -1)
@@ -414,28 +417,28 @@ find_golden (struct nbdedup_pool *pool, const char *name, uint64_t *id)
 }
 
 json_t *
-history_get (struct nbdedup_pool *pool, const char *name, uint64_t after,
-             nbdedup_progress_fn *progress, void *opaque)
+history_get (struct nbdedup_pool *pool, struct drift_golden which,
+             uint64_t after, nbdedup_progress_fn *progress, void *opaque)
 {
   struct get g = { .progress = progress, .opaque = opaque };
   struct meta_conn *c;
-  uint64_t golden = 0;
   int r;
 
-  if (name && find_golden (pool, name, &golden) == -1)
+  assert (which.name == NULL || which.id == 0);
+  if (which.name && find_golden (pool, which.name, &which.id) == -1)
     return NULL;
-  g.name = golden ? NULL : name;
+  g.name = which.id ? NULL : which.name;
   r = get_begin (&g);
   if (r == 0) {
     c = meta_reader_get (pool->meta);
-    r = meta_sample_scan (c, golden, after, get_sample, &g);
+    r = meta_sample_scan (c, which.id, after, get_sample, &g);
     meta_reader_put (pool->meta, c);
   }
   if (r == 0 && g.name && after == 0 && json_array_size (g.samples) == 0)
     r = nbdedup_fail (ENOENT,
                       "there is no snapshot '%s', and no drift "
                       "history of one",
-                      name);
+                      g.name);
   return get_end (&g, r);
 }
 

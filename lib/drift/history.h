@@ -30,8 +30,8 @@
 #define SAMPLE_LENGTH_MAX (UINT64_C (256) << 20)
 
 /* As drift_run, and record the result durably.  'asked': a user requested this
- * sample, so thinning prefers to keep it (retention.h).  'ids' as in
- * drift_run.  ENOSPC: samples do not use the pool's reserve.
+ * sample, so thinning prefers to keep it (retention.h).  ENOSPC: samples do not
+ * use the pool's reserve.
  *
  * A recorded document also has "pool_used_bytes", for the forecast of the
  * pool's fill; users do not see it.  The same transaction updates the alerts
@@ -39,22 +39,23 @@
  */
 extern json_t *history_drift (struct nbdedup_pool *pool,
                               struct drift_golden which, uint64_t memory_bytes,
-                              bool asked, json_t *ids,
-                              nbdedup_progress_fn *progress, void *opaque);
+                              bool asked, nbdedup_progress_fn *progress,
+                              void *opaque);
 
-/* {"samples": [documents, oldest first]}: all, or those of an existing
- * snapshot, or those recorded under this name, with or without " (destroyed)"
- * after it, for snapshots that no longer exist.  ENOENT: there is neither;
- * EIO: a sample is damaged.
+/* {"samples": [documents, oldest first]}: all, or those of one golden image.
+ * An id stands for itself.  A name is that of an existing snapshot, else of the
+ * newest destroyed one that still has clones, else it is the name, with or
+ * without " (destroyed)" after it, under which samples were recorded.  ENOENT:
+ * there is none of these; EIO: a sample is damaged.
  *
  * A long history comes in parts of about HISTORY_PART_BYTES of text: while
  * there is more the result has "next", which is 'after' of the next call (0
  * in the first).
  */
 #define HISTORY_PART_BYTES (UINT64_C (16) << 20)
-extern json_t *history_get (struct nbdedup_pool *pool, const char *name,
-                            uint64_t after, nbdedup_progress_fn *progress,
-                            void *opaque);
+extern json_t *history_get (struct nbdedup_pool *pool,
+                            struct drift_golden which, uint64_t after,
+                            nbdedup_progress_fn *progress, void *opaque);
 
 /* The same for the newest sample of each golden image that has clones now, by
  * id, under its present name.  'after' is the id of one of these.

@@ -239,7 +239,7 @@ sample (struct sampler *s, struct golden *g, const struct clone_set *f)
     return 0;
   }
   document = history_drift (s->pool, (struct drift_golden) { .id = g->id }, 0,
-                            false, NULL, go_on, s);
+                            false, go_on, s);
   if (document) {
     g->state = f->state;
     g->is_known = true;

@@ -516,7 +516,6 @@ static int
 run_drift (const struct call *c, json_t **result)
 {
   struct drift_golden golden = { NULL, 0 };
-  CLEANUP_JSON json_t *ids = json_array ();
   uint64_t memory = 0;
   double ratio = 0;
   bool record, forecast;
@@ -530,10 +529,10 @@ run_drift (const struct call *c, json_t **result)
     return -1;
   let_others_run (c);
   *result = record
-    ? history_drift (c->pool, golden, memory, true, ids, c->progress, c->opaque)
-    : drift_run (c->pool, golden, memory, ids, c->progress, c->opaque);
+    ? history_drift (c->pool, golden, memory, true, c->progress, c->opaque)
+    : drift_run (c->pool, golden, memory, c->progress, c->opaque);
   if (*result && forecast)
-    r = drift_forecast_add (c->pool, ids, *result, ratio);
+    r = drift_forecast_add (c->pool, *result, ratio);
   run_on (c);
   return *result ? r : -1;
 }
@@ -552,21 +551,26 @@ run_drift_alerts (const struct call *c, json_t **result)
 static int
 run_drift_history (const struct call *c, json_t **result)
 {
-  const char *name = NULL;
+  struct drift_golden golden = { NULL, 0 };
   uint64_t after = 0;
   bool newest;
 
-  if (arg_string (c, "name", &name) == -1 ||
+  if (arg_string (c, "name", &golden.name) == -1 ||
+      arg_size (c, "id", &golden.id) == -1 ||
       arg_size (c, "after", &after) == -1 ||
       arg_bool (c, "newest", &newest) == -1)
     return -1;
-  if (newest && name)
+  if (newest && (golden.name || golden.id))
     return nbdedup_fail (EINVAL,
-                         "name: cannot be used with newest, which "
-                         "covers all golden images");
+                         "%s: cannot be used with newest, which "
+                         "covers all golden images",
+                         golden.name ? "name" : "id");
+  if (golden.name && golden.id)
+    return nbdedup_fail (EINVAL, "name and id: only one can be used");
   let_others_run (c);
-  *result = newest ? history_newest (c->pool, after, c->progress, c->opaque)
-                   : history_get (c->pool, name, after, c->progress, c->opaque);
+  *result = newest
+    ? history_newest (c->pool, after, c->progress, c->opaque)
+    : history_get (c->pool, golden, after, c->progress, c->opaque);
   run_on (c);
   return *result ? 0 : -1;
 }
@@ -761,7 +765,7 @@ static const struct {
   { "diff", run_diff, { "from", "to" } },
   { "drift", run_drift, { "name", "memory", "record", "forecast", "ratio" } },
   { "drift-alerts", run_drift_alerts, { "name" } },
-  { "drift-history", run_drift_history, { "name", "after", "newest" } },
+  { "drift-history", run_drift_history, { "name", "id", "after", "newest" } },
   { "drift-freed", run_drift_freed, { "names", "memory" } },
   { "stat", run_stat, { "name", "ddt" } },
   { "check", run_check, { "repair" } },

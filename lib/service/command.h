@@ -46,8 +46,9 @@
  *   drift-history  name (a snapshot's)  after           {"samples": [such
  *             (oldest first; in parts: "next" is        documents], "next": N}
  *             'after' of the next call, and missing in the last part)
+ *             id (without name: "golden_id" of a document)
  *             newest (bool: the last one of each golden image, under the
- *             name that it has now; without name)
+ *             name that it has now; without name and id)
  *   drift-freed  names(!) (an array)  memory            {"names": [all],
  *             (volumes go with their snapshots)          "freed_bytes": N}
  *   stat      name  ddt (bool)                          see nbdedup-stat(1)

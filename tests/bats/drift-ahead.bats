@@ -75,7 +75,7 @@ kinds ()
     nbdedup drift --history --json >"$BATS_TEST_TMPDIR/samples"
     assert_eq "$(jq -r '[.samples[] | keys | join (" ")] | unique[]' \
                      "$BATS_TEST_TMPDIR/samples")" \
-              "block_size clones fleet golden golden_blocks time"
+              "block_size clones fleet golden golden_blocks golden_id time"
 }
 
 @test "a forecast has values with an interval, and times" {

@@ -179,12 +179,77 @@ is_merged ()
     assert_eq "$output" "no golden images: no volume is a clone of a snapshot"
 }
 
+# record_at TIME: take a sample of all golden images at a time in the past.
+record_at ()
+{
+    CLOCK=$(date -u -d "$1" +%s) "$test_programs/rigs/engine-call" "$pool" \
+        drift '{"record":true}' >/dev/null
+}
+
+# make_image NAME KIB CLONES: a golden image of so much data.
+make_image ()
+{
+    random_data "$2K" "$2" >"$BATS_TEST_TMPDIR/image"
+    nbdedup import "${1%@*}" "$BATS_TEST_TMPDIR/image"
+    nbdedup snapshot "$1"
+    nbdedup clone "$1" "of$2-" --count "$3" >/dev/null
+}
+
+# make_namesakes: two golden images that were both g@1 when they were destroyed.
+# The first has three samples, over three days, the second has one.
+make_namesakes ()
+{
+    make_pool
+    make_image g@1 64 3
+    record_at "5 days ago"
+    record_at "4 days ago"
+    nbdedup destroy --force g@1
+    nbdedup destroy g
+    make_image g@1 32 1
+    record_at "2 days ago"
+    nbdedup destroy --force g@1
+}
+
+# without_gnuplot COMMAND...: with a program in its place that draws nothing, and
+# keeps what it was to draw.
+without_gnuplot ()
+{
+    mkdir -p "$BATS_TEST_TMPDIR/bin"
+    cat >"$BATS_TEST_TMPDIR/bin/gnuplot" <<END
+#!/bin/sh
+cat >"$BATS_TEST_TMPDIR/script"
+yes '<svg></defs></svg>' | head -n 100
+END
+    chmod +x "$BATS_TEST_TMPDIR/bin/gnuplot"
+    PATH="$BATS_TEST_TMPDIR/bin:$PATH" "$@"
+}
+
+@test "golden images that had one name have charts of their own samples" {
+    make_namesakes
+    without_gnuplot nbdedup drift --svg "$BATS_TEST_TMPDIR/x.svg"
+    # The eighth column has the logical bytes of an image and its clones.  Each
+    # sample is a point, and so are the two ends of a chart.
+    assert_eq "$(awk '/^\$fleet <</ { print "chart" }
+                      NF == 11 && /^[0-9]/ { print $8 }' \
+                     "$BATS_TEST_TMPDIR/script" | uniq -c | xargs)" \
+              "1 chart 6 262144 1 chart 4 65536"
+}
+
+@test "golden images that had one name have forecasts of their own" {
+    [ -x "$NBDEDUP_LIBEXEC/nbdedup-files" ] || skip "this build has no libtsk"
+    make_namesakes
+    without_gnuplot nbdedup drift --files --html "$BATS_TEST_TMPDIR/page.html"
+    assert_eq "$(grep -o 'too few samples: . over . days' \
+                      "$BATS_TEST_TMPDIR/page.html" | cut -d ' ' -f 4- | xargs)" \
+              "4 over 5 days 2 over 2 days"
+}
+
 @test "JSON has the keys that were promised" {
     make_fleet
     one="$BATS_TEST_TMPDIR/one.json"
     nbdedup drift golden@v1 --json >"$one"
     assert_eq "$(jq -r 'keys | join (" ")' "$one")" \
-              "block_size clones fleet golden golden_blocks time"
+              "block_size clones fleet golden golden_blocks golden_id time"
     assert_eq "$(jq -r '[.clones[] | keys | join (" ")] | unique[]' "$one")" \
               "golden_moved golden_same logical name only_here_bytes sibling unique zero"
     assert_eq "$(jq -r '.fleet | keys | join (" ")' "$one")" \

@@ -196,15 +196,34 @@ stop_at_once (void *opaque, uint64_t done, uint64_t total)
 static void
 test_interrupted (void)
 {
-  if (history_drift (pool, (struct drift_golden) { NULL, 0 }, 0, true, NULL,
+  if (history_drift (pool, (struct drift_golden) { NULL, 0 }, 0, true,
                      stop_at_once, NULL) != NULL ||
       errno != EINTR)
     fatal ("drift was not interrupted");
-  if (history_get (pool, NULL, 0, stop_at_once, NULL) != NULL ||
+  if (history_get (pool, (struct drift_golden) { NULL, 0 }, 0, stop_at_once,
+                   NULL) != NULL ||
       errno != EINTR || history_newest (pool, 0, stop_at_once, NULL) != NULL ||
       errno != EINTR)
     fatal ("drift-history was not interrupted");
   expect_samples (NULL, 3);
+}
+
+/* The samples of an id are those of that image, whatever it was called. */
+static void
+expect_samples_of_id (uint64_t id, size_t nr)
+{
+  json_t *result = try ("drift-history",
+                        json_pack ("{s:I}", "id", (json_int_t) id), 0);
+  json_t *samples = json_object_get (result, "samples"), *s;
+  size_t i;
+
+  if (json_array_size (samples) != nr)
+    fatal ("snapshot %" PRIu64 " has %zu samples, expected %zu", id,
+           json_array_size (samples), nr);
+  json_array_foreach (samples, i, s)
+    if ((uint64_t) json_integer_value (json_object_get (s, "golden_id")) != id)
+      fatal ("a sample of snapshot %" PRIu64 " has another id", id);
+  json_decref (result);
 }
 
 /* Samples belong to an id, because names change. */
@@ -235,6 +254,12 @@ test_names (void)
   expect_samples ("brass@v1", 3);
   json_decref (record ("gold@v1"));
   expect_samples ("gold@v1", 1);
+  expect_samples_of_id (id_of ("gold@v1"), 1);
+  expect_samples_of_id (id_of ("brass@v1"), 3);
+  expect_samples_of_id (1000000, 0);
+  try ("drift-history", json_pack ("{s:b, s:i}", "newest", 1, "id", 1), EINVAL);
+  try ("drift-history", json_pack ("{s:s, s:i}", "name", "gold@v1", "id", 1),
+       EINVAL);
   /* A snapshot without clones is no golden image. */
   json_decref (newest (0, "brass@v1 silver@v1 ", NULL));
 
