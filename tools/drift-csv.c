@@ -61,6 +61,18 @@ print_classes (uint64_t logical, const struct drift_clone *figures)
   printf (",%" PRIu64, figures->zero);
 }
 
+/* Names change, and another image may get one. */
+static void
+print_end (const json_t *document)
+{
+  const json_t *id = json_object_get (document, "golden_id");
+
+  if (id != NULL)
+    printf (",%" JSON_INTEGER_FORMAT "\r\n", json_integer_value (id));
+  else
+    fputs (",\r\n", stdout);
+}
+
 static void
 print_document (const json_t *document)
 {
@@ -73,7 +85,8 @@ print_document (const json_t *document)
     drift_clone_read (document, clone, &row);
     print_start (document, "clone", json_text (clone, "name"));
     print_classes (row.logical, &row);
-    printf (",%" PRIu64 ",,,,\r\n", row.only_here);
+    printf (",%" PRIu64 ",,,,", row.only_here);
+    print_end (document);
   }
   drift_fleet_read (document, &fleet);
   print_start (document, "fleet", "");
@@ -82,7 +95,7 @@ print_document (const json_t *document)
           fleet.distinct, fleet.stored);
   if (!isnan (fleet.ratio))
     printf ("%.17g", fleet.ratio);
-  fputs ("\r\n", stdout);
+  print_end (document);
 }
 
 void
@@ -96,7 +109,7 @@ drift_print_csv (const json_t *documents)
   for (i = 0; i < NR_CLASSES; ++i)
     printf (",%s_bytes", drift_classes[i].key);
   fputs (",zero_bytes,only_here_bytes,golden_bytes,distinct_bytes,"
-         "stored_bytes,dedup_ratio\r\n",
+         "stored_bytes,dedup_ratio,golden_id\r\n",
          stdout);
   json_array_foreach (documents, j, document)
     print_document (document);

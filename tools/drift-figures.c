@@ -186,48 +186,57 @@ drift_time (const json_t *document, const char *format, char *buf, size_t len)
  * Histories
  */
 
+json_t *
+drift_newest (const json_t *history)
+{
+  return json_array_get (history, json_array_size (history) - 1);
+}
+
 static json_t *
 find_history (const json_t *histories, const json_t *document)
 {
-  const char *golden = json_text (document, "golden");
   json_t *history;
   size_t i;
 
   json_array_foreach (histories, i, history)
-    if (strcmp (json_text (json_array_get (history, 0), "golden"), golden) == 0)
+    if (drift_same_golden (drift_newest (history), document))
       return history;
   return NULL;
 }
 
+/* Behind those of the same name. */
 static void
-add_document (json_t *histories, json_t *document)
+insert_by_name (json_t *histories, json_t *history)
 {
-  const char *golden = json_text (document, "golden");
-  json_t *history = find_history (histories, document);
+  const char *name = json_text (drift_newest (history), "golden");
+  json_t *other;
   size_t i;
 
-  if (history == NULL) {
-    history = check_memory (json_array ());
-    for (i = 0; i < json_array_size (histories); ++i) {
-      const json_t *other = json_array_get (histories, i);
-
-      if (strcmp (json_text (json_array_get (other, 0), "golden"), golden) > 0)
-        break;
-    }
-    json_array_insert_new (histories, i, history);
-  }
-  json_array_append (history, document);
+  json_array_foreach (histories, i, other)
+    if (strcmp (json_text (drift_newest (other), "golden"), name) > 0)
+      break;
+  json_array_insert (histories, i, history);
 }
 
 json_t *
 drift_histories (const json_t *samples)
 {
+  json_t *found = check_memory (json_array ());
   json_t *histories = check_memory (json_array ());
-  json_t *document;
+  json_t *document, *history;
   size_t i;
 
-  json_array_foreach (samples, i, document)
-    add_document (histories, document);
+  json_array_foreach (samples, i, document) {
+    history = find_history (found, document);
+    if (history == NULL) {
+      history = check_memory (json_array ());
+      json_array_append_new (found, history);
+    }
+    json_array_append (history, document);
+  }
+  json_array_foreach (found, i, history)
+    insert_by_name (histories, history);
+  json_decref (found);
   return histories;
 }
 

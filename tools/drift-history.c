@@ -190,7 +190,7 @@ drift_print_history (const json_t *histories)
     if (i > 0)
       putchar ('\n');
     printf ("%s: %zu sample%s, %s to %s\n",
-            json_text (json_array_get (history, 0), "golden"), nr,
+            json_text (drift_newest (recorded), "golden"), nr,
             nr == 1 ? "" : "s",
             drift_time (json_array_get (history, 0), "%Y-%m-%d", from,
                         sizeof from),

@@ -97,8 +97,11 @@ extern const char *drift_bytes (uint64_t bytes, char *buf, size_t len);
 extern const char *
 drift_time (const json_t *document, const char *format, char *buf, size_t len);
 
-/* The histories of 'samples' (documents of any golden images), by the golden
- * image's name: a new array.
+/* The document with the present figures, and the newest name. */
+extern json_t *drift_newest (const json_t *history);
+
+/* The histories of 'samples' (documents of any golden images), by their newest
+ * names: a new array.
  */
 extern json_t *drift_histories (const json_t *samples);
 

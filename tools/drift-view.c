@@ -303,8 +303,7 @@ fleet_view (const json_t *style, const json_t *document)
 static json_t *
 golden_view (const json_t *style, const json_t *history, size_t nth)
 {
-  const json_t *document = json_array_get (history,
-                                           json_array_size (history) - 1);
+  const json_t *document = drift_newest (history);
   json_t *view = fleet_view (style, document);
   json_t *sorted = drift_by_time (history);
   json_t *clones = clone_views (style, document), *drawn = json_copy (clones);

@@ -235,6 +235,41 @@ END
               "1 chart 6 262144 1 chart 4 65536"
 }
 
+# parts: the heads of the parts of a history, without the days, and the rows of
+# their tables as the numbers of clones.
+parts ()
+{
+    sed -nE 's/^([^ ].*): ([0-9]+) samples?, .*/\1: \2:/p
+             s/^20[^ ]* [^ ]* +([0-9]+) .*/\1/p' | xargs
+}
+
+@test "the history of an image is one, whatever its names, and another's is another" {
+    make_pool
+    make_image golden@v1 64 3
+    record_at "5 days ago"
+    record_at "4 days ago"
+    nbdedup rename golden old
+    make_image golden@v1 32 1
+    record_at "3 days ago"
+    assert_eq "$(nbdedup drift --history | parts)" \
+              "golden@v1: 1: 1 old@v1: 3: 3 3 3"
+    assert_eq "$(nbdedup drift --history old@v1 | parts)" "old@v1: 3: 3 3 3"
+    assert_eq "$(nbdedup drift --history golden@v1 | parts)" "golden@v1: 1: 1"
+    nbdedup destroy --force old@v1 golden@v1
+    record_at "2 days ago"
+    assert_eq "$(nbdedup drift --history | parts)" \
+              "golden@v1 (destroyed): 2: 1 1 old@v1 (destroyed): 4: 3 3 3 3"
+    # JSON and CSV keep the recorded names, and tell the images apart.
+    nbdedup drift --history --json >"$BATS_TEST_TMPDIR/samples"
+    assert_eq "$(jq -r '.samples | group_by (.golden_id)[] | map (.golden) | join (" ")' \
+                     "$BATS_TEST_TMPDIR/samples" | sed 's/ (destroyed)/!/g')" \
+              "golden@v1 golden@v1 old@v1 old@v1!"$'\n'"golden@v1 golden@v1!"
+    assert_eq "$(nbdedup drift --history --csv | tr -d '\r' | grep ,fleet, |
+                     awk -F, '{ print $1 "," $NF }')" \
+              "$(jq -r '.samples[] | "\(.golden),\(.golden_id)"' \
+                     "$BATS_TEST_TMPDIR/samples")"
+}
+
 @test "golden images that had one name have forecasts of their own" {
     [ -x "$NBDEDUP_LIBEXEC/nbdedup-files" ] || skip "this build has no libtsk"
     make_namesakes
