@@ -305,6 +305,7 @@ platform_programs = \
 	crash/crash-model \
 	crash/lineage-crash \
 	crash/plant-damage \
+	crash/shrink-crash \
 	rigs/read-compare \
 	$(NULL)
 platform_libraries = crash/lossy-plugin.la crash/powercut.la

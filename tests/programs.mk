@@ -36,6 +36,7 @@ check_PROGRAMS = \
 	crash/crash-model \
 	crash/lineage-crash \
 	crash/plant-damage \
+	crash/shrink-crash \
 	faults/fault-model \
 	faults/drop-table \
 	faults/full-io \
@@ -234,6 +235,14 @@ crash_lineage_crash_SOURCES = \
 	$(NULL)
 # The recorder replaces libc's functions, as it does when it is preloaded.
 crash_lineage_crash_LDADD = $(crash_powercut_la_OBJECTS) $(LDADD)
+crash_shrink_crash_SOURCES = \
+	crash/shrink-crash.c \
+	crash/powercut-undo.c \
+	crash/powercut-undo.h \
+	rigs/pool-util.h \
+	rigs/testutil.h \
+	$(NULL)
+crash_shrink_crash_LDADD = $(crash_powercut_la_OBJECTS) $(LDADD)
 
 crash_crash_model_SOURCES = \
 	crash/crash-admin.c \

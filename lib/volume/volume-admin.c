@@ -15,6 +15,7 @@
 
 #include "base/cleanup.h"
 #include "base/error.h"
+#include "base/log.h"
 #include "core/alert-property.h"
 #include "core/engine.h"
 #include "core/pool-property.h"
@@ -339,12 +340,23 @@ clean_old_tail (struct nbdedup_pool *pool, struct volume *v)
 int
 volumes_recover (struct volumes *vs)
 {
+  struct volume *v;
   size_t i;
 
-  for (i = 0; i < vs->list.nr; ++i)
-    if (vs->list.p[i]->tail_dirty &&
-        clean_old_tail (vs->pool, vs->list.p[i]) == -1)
+  for (i = 0; i < vs->list.nr; ++i) {
+    v = vs->list.p[i];
+    if (!v->tail_dirty || clean_old_tail (vs->pool, v) == 0)
+      continue;
+    /* The last block may be damaged, or the pool full: that must not keep the
+     * pool from opening.  The volume cannot grow meanwhile.
+     */
+    if (txg_check (vs->pool->txg) == -1)
       return -1;
+    nbdedup_log (NBDEDUP_LOG_WARNING,
+                 "%s: volume %s: what a shrink cut off is not dropped yet: "
+                 "%s",
+                 vs->pool->path, v->name, nbdedup_error ());
+  }
   return 0;
 }
 

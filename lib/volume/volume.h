@@ -24,7 +24,9 @@ extern int volumes_load (struct volumes *volumes, struct meta_conn *c);
  * missing.  1: something is, 0, -1.
  */
 extern int volumes_salvage (struct volumes *volumes, struct meta_conn *c);
-/* Finish a shrink that a crash interrupted. */
+/* Finish shrinks that a crash interrupted.  The log names those that damage, or
+ * lack of room, keeps unfinished.  -1: the txg has failed.
+ */
 extern int volumes_recover (struct volumes *volumes);
 
 extern struct layer *volumes_find_layer (void *volumes, uint64_t id);

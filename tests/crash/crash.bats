@@ -37,3 +37,13 @@ rounds ()
 @test "snapshots of several volumes, cut off at each change, are all there or none" {
     run_lineage --together
 }
+
+@test "a shrink that is cut off at each change brings nothing back, and the pool opens" {
+    local dir
+
+    dir=$(model_directory --power)
+    run "$test_programs/crash/shrink-crash" "$dir" 3>&- 4>&-
+    rm -rf "$dir"
+    echo "$output"
+    [ "$status" = 0 ]
+}

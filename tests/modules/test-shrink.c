@@ -1,21 +1,33 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* A volume shrinks while the layer below its head is being merged with it:
- * between the pass that trims what the head does not show, and the step that
- * gives up the head's overlap.  The blocks that the shrink cut off must not
- * come back when the volume grows again.
+/* What a shrink cuts off must not come back when the volume grows again
+ *
+ *  - while the layer below its head is being merged with it: between the pass
+ *    that trims what the head does not show, and the step that gives up the
+ *    head's overlap;
+ *
+ *  - if the shrink is unfinished: its size is committed, but its blocks are
+ *    still there, as a crash leaves them.  The pool must open, although the
+ *    block that the new end cuts in two cannot be written again, because it is
+ *    damaged or the pool is full.
  *
  * The merger's steps need pool->admin; the test holds it to stop them.
  */
 
 #include <config.h>
 
+#include <fcntl.h>
 #include <limits.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 
 #include "core/engine.h"
 #include "core/txg.h"
+#include "meta/meta.h"
 #include "rigs/pool-util.h"
+#include "space/space.h"
 #include "volume/merge.h"
+#include "volume/volume-int.h"
 #include "volume/volume.h"
 
 #define BLOCK 4096u
@@ -94,20 +106,50 @@ wait_for_merge (void)
   die ("the merge does not end");
 }
 
-int
-main (void)
+static void
+start (void)
 {
-  json_t *names = json_pack ("[s]", "clone@a"), *destroyed = json_array ();
-  json_t *result;
-  unsigned i;
-
   make_directory (directory, fast_directory (), "test-shrink");
   must (nbdedup_pool_create (directory, NULL));
   open_default (directory, "test-shrink");
+}
+
+static void
+reopen (void)
+{
+  must (nbdedup_pool_close (pool));
+  open_default (directory, "test-shrink");
+}
+
+static void
+end (void)
+{
+  check_pool ();
+  must (nbdedup_pool_close (pool));
+  remove_directory (directory);
+}
+
+/* The caller holds pool->admin. */
+static void
+destroy_snapshot (const char *name)
+{
+  json_t *names = json_pack ("[s]", name), *destroyed = json_array ();
+
+  must (volume_destroy (pool, names, false, false, destroyed));
+  json_decref (names);
+  json_decref (destroyed);
+}
+
+static void
+test_while_a_merge_trims (void)
+{
+  unsigned i;
+
+  start ();
   make_clone ();
   {
     WITH_LOCK (&pool->admin);
-    must (volume_destroy (pool, names, false, false, destroyed));
+    destroy_snapshot ("clone@a");
     /* The trim finds nothing to do: the head shows everything. */
     must (txg_run (pool->txg, NULL, NULL, NULL));
     shrink_and_grow ();
@@ -117,13 +159,205 @@ main (void)
   wait_for_merge ();
   for (i = 0; i < NR_BLOCKS; ++i)
     expect (i, (uint8_t) (i < NR_KEPT ? 1 + i : 0));
-  result = call ("check", NULL);
-  if (json_integer_value (json_object_get (result, "errors")) != 0)
-    die ("check: %s", json_dumps (result, 0));
-  json_decref (result);
-  json_decref (names);
-  json_decref (destroyed);
+  end ();
+}
+
+/*----------------------------------------------------------------------
+ * An unfinished shrink
+ */
+
+static int
+put_volume (void *arg, struct meta_conn *c, struct meta_state *state)
+{
+  (void) state;
+  return meta_volume_put (c, arg);
+}
+
+/* Commit a new size, and nothing else.  The caller holds pool->admin. */
+static void
+begin_shrink (const char *name, uint64_t size)
+{
+  struct volume *v = volumes_find (pool->volumes, name);
+  struct meta_volume mv;
+
+  volume_to_meta (v, &mv);
+  mv.size = size;
+  mv.tail_dirty = true;
+  must (txg_run (pool->txg, put_volume, NULL, &mv));
+  v->size = size;
+  v->tail_dirty = true;
+}
+
+#define SIZE ((uint64_t) NR_BLOCKS * BLOCK)
+#define KEPT 512u /* of the last block */
+#define CUT ((uint64_t) NR_KEPT * BLOCK + KEPT)
+
+static uint8_t content[SIZE];
+
+static void
+make_volume (void)
+{
+  struct nbdedup_volume *v;
+
+  run ("create",
+       json_pack ("{s:s,s:I,s:i}", "name", "v", "size", (json_int_t) SIZE,
+                  "block-size", (int) BLOCK));
+  fill_random (content, SIZE, 1);
+  v = open_volume ("v");
+  must (nbdedup_volume_write (v, content, SIZE, 0));
+  must (nbdedup_volume_flush (v));
+  nbdedup_volume_close (v);
+  run ("snapshot", json_pack ("{s:s}", "name", "v@s"));
+}
+
+static void
+resize (const char *name, uint64_t size)
+{
+  run ("resize",
+       json_pack ("{s:s,s:I,s:b}", "name", name, "size", (json_int_t) size,
+                  "shrink", 1));
+}
+
+/* The function takes the reference of 'args'. */
+static void
+refused (int err, const char *command, json_t *args)
+{
+  json_t *result = nbdedup_call (pool, command, args);
+
+  if (result != NULL || errno != err)
+    die ("%s: %s, not %s", command, result ? "done" : nbdedup_error (),
+         strerror (err));
+  json_decref (args);
+}
+
+/* Until the shrink is finished nothing may show what it cut off. */
+static void
+expect_unfinished (int err)
+{
+  refused (err, "resize",
+           json_pack ("{s:s,s:I}", "name", "v", "size", (json_int_t) SIZE));
+}
+
+/* The volume has grown again: it has 'kept' bytes of the content, then zeroes.
+ * The first 'lost' of its last block are zeroes, too.
+ */
+static void
+expect_volume (const char *name, uint64_t kept, uint32_t lost)
+{
+  struct nbdedup_volume *v = open_volume (name);
+  static uint8_t found[SIZE], wanted[SIZE];
+
+  memset (wanted, 0, SIZE);
+  memcpy (wanted, content, kept);
+  memset (wanted + kept - lost, 0, lost);
+  must (nbdedup_volume_read (v, found, SIZE, 0));
+  nbdedup_volume_close (v);
+  expect_bytes ("after a shrink", name, BLOCK, 0, SIZE, found, wanted);
+}
+
+static void
+set_max_size (uint64_t bytes)
+{
+  char text[32];
+
+  snprintf (text, sizeof text, "%" PRIu64, bytes);
+  run ("set",
+       json_pack ("{s:s,s:s}", "property", "max-size", "value",
+                  bytes ? text : "none"));
+}
+
+static void
+test_unfinished_in_a_full_pool (void)
+{
+  struct space_info info;
+
+  start ();
+  make_volume ();
+  {
+    WITH_LOCK (&pool->admin);
+    begin_shrink ("v", CUT);
+  }
+  space_get_info (pool->space, &info);
+  set_max_size (info.used_bytes);
+  expect_unfinished (ENOSPC);
+  reopen ();
+  expect_unfinished (ENOSPC);
+  set_max_size (0);
+  resize ("v", SIZE);
+  expect_volume ("v", CUT, 0);
+  end ();
+}
+
+/* Change a byte of the record that has the content of a block of "v". */
+static void
+damage_block (unsigned block)
+{
+  const uint8_t *begin = content + (size_t) block * BLOCK;
+  char path[PATH_MAX + 10];
+  struct stat st;
+  uint8_t *p, *found;
+  int fd;
+
+  snprintf (path, sizeof path, "%s/records", directory);
+  fd = open (path, O_RDWR);
+  if (fd == -1 || fstat (fd, &st) == -1)
+    die ("%s: %s", path, strerror (errno));
+  p = mmap (NULL, (size_t) st.st_size, PROT_READ | PROT_WRITE, MAP_SHARED, fd,
+            0);
+  if (p == MAP_FAILED)
+    die ("%s: %s", path, strerror (errno));
+  found = memmem (p, (size_t) st.st_size, begin, 64);
+  if (found == NULL)
+    die ("%s: block %u is not there", path, block);
+  found[BLOCK / 2] ^= 1;
+  munmap (p, (size_t) st.st_size);
+  close (fd);
+}
+
+static void
+shrink_through_damage (void)
+{
+  start ();
+  make_volume ();
+  {
+    WITH_LOCK (&pool->admin);
+    begin_shrink ("v", CUT);
+  }
   must (nbdedup_pool_close (pool));
-  remove_directory (directory);
+  damage_block (NR_KEPT);
+  open_default (directory, "test-shrink");
+  expect_unfinished (EIO);
+}
+
+/* Two ways out: replace the block, or return to a snapshot. */
+static void
+test_unfinished_at_a_damaged_block (void)
+{
+  struct nbdedup_volume *v;
+
+  shrink_through_damage ();
+  v = open_volume ("v");
+  must (nbdedup_volume_zero (v, KEPT, NR_KEPT * BLOCK));
+  nbdedup_volume_close (v);
+  resize ("v", SIZE);
+  expect_volume ("v", CUT, KEPT);
+  end ();
+
+  shrink_through_damage ();
+  run ("rollback", json_pack ("{s:s}", "name", "v@s"));
+  resize ("v", NR_KEPT * BLOCK);
+  resize ("v", SIZE);
+  expect_volume ("v", NR_KEPT * BLOCK, 0);
+  end ();
+}
+
+/*----------------------------------------------------------------------*/
+
+int
+main (void)
+{
+  test_while_a_merge_trims ();
+  test_unfinished_in_a_full_pool ();
+  test_unfinished_at_a_damaged_block ();
   return 0;
 }
