@@ -133,6 +133,7 @@ short_bats_tests = \
 	bats/random-io.bats \
 	bats/readonly.bats \
 	bats/repair.bats \
+	bats/resize.bats \
 	bats/status.bats \
 	bats/systemd.bats \
 	$(NULL)

@@ -117,11 +117,11 @@ is_mapped (struct writeback *wb, struct volume *v, uint64_t block)
   return owns;
 }
 
-/* Reserve room for a new version of a block.  If there is none, a fold may
- * free the space of overwritten blocks: fold, and try again.
+/* If there is no room, a fold may free the space of overwritten blocks: fold,
+ * and try again.
  */
-static int
-reserve (struct writeback *wb, struct volume *v, uint64_t block)
+int
+writeback_reserve (struct writeback *wb, struct volume *v, uint64_t block)
 {
   if (try_reserve (wb, v, 1, ROOM_NEW) == 0) {
     hold_slack (wb, v->block_size);
@@ -277,7 +277,7 @@ writeback_write (struct writeback *wb, struct volume *v, uint64_t block,
     return -1;
   if (write_open (wb, v, block, buf, offset, len))
     return 0;
-  if (reserve (wb, v, block) == -1) {
+  if (writeback_reserve (wb, v, block) == -1) {
     if (errno == ENOSPC)
       watch_refused (wb->pool);
     return -1;
@@ -287,6 +287,28 @@ writeback_write (struct writeback *wb, struct volume *v, uint64_t block,
     return -1;
   }
   return 0;
+}
+
+int
+writeback_write_reserved (struct writeback *wb, struct volume *v,
+                          uint64_t block, const void *buf)
+{
+  bool published = false;
+  int r = writeback_can_accept (wb, v);
+
+  if (r == 0 && !write_open (wb, v, block, buf, 0, v->block_size)) {
+    r = write_new (wb, v, block, buf, 0, v->block_size);
+    published = r == 0;
+  }
+  if (!published) /* the version that was open has a reservation of its own */
+    unreserve (wb, v, 1);
+  return r;
+}
+
+void
+writeback_unreserve (struct writeback *wb, struct volume *v)
+{
+  unreserve (wb, v, 1);
 }
 
 /*----------------------------------------------------------------------

@@ -138,6 +138,17 @@ extern int writeback_write (struct writeback *wb, struct volume *v,
                             uint64_t block, const void *buf, size_t offset,
                             size_t len);
 
+/* Reserve room for one more version of a block, whose range the caller holds.
+ * Then writeback_write_reserved, which replaces the whole block, cannot fail
+ * for lack of space; it ends the reservation, and so does writeback_unreserve.
+ * reserve: -1 (ENOSPC) if there is no room.
+ */
+extern int
+writeback_reserve (struct writeback *wb, struct volume *v, uint64_t block);
+extern int writeback_write_reserved (struct writeback *wb, struct volume *v,
+                                     uint64_t block, const void *buf);
+extern void writeback_unreserve (struct writeback *wb, struct volume *v);
+
 /* Write the first of 'nr' whole blocks, as many as need no wait and have no
  * open version, with less overhead than one at a time.  The caller holds their
  * range.  Returns how many.  0: call writeback_write for the first, which waits

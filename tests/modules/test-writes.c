@@ -282,13 +282,19 @@ test_requests_that_are_refused (void)
 }
 
 static void
-resize (uint64_t blocks)
+resize_to (uint64_t bytes)
 {
   nbdedup_volume_close (handle);
   run ("resize",
-       json_pack ("{s:s,s:I,s:b}", "name", "v", "size",
-                  (json_int_t) blocks * BLOCK, "shrink", 1));
+       json_pack ("{s:s,s:I,s:b}", "name", "v", "size", (json_int_t) bytes,
+                  "shrink", 1));
   attach ();
+}
+
+static void
+resize (uint64_t blocks)
+{
+  resize_to (blocks * BLOCK);
 }
 
 static void
@@ -332,6 +338,35 @@ expect_contents (uint64_t block, unsigned nr, uint64_t content)
 {
   while (nr-- > 0)
     expect_content (block + nr, content + nr);
+}
+
+/* A shrink that cuts a block in two reserves room for it before it commits the
+ * new size.
+ */
+static void
+test_what_a_shrink_reserves_goes_back (void)
+{
+  uint8_t buf[BLOCK] = { 0 };
+
+  start (1);
+  write_blocks (0, 20, 1);
+  settle ();
+  write_block (10, 30); /* it is still in memory */
+  resize_to (10 * BLOCK + 512);
+  expect_nothing_pending ();
+  resize_to (5 * BLOCK + 512);
+  expect_nothing_pending ();
+  buf[BLOCK - 1] = 1; /* the rest of the block is a hole */
+  must (nbdedup_volume_write (handle, buf, BLOCK, 4 * BLOCK));
+  resize_to (4 * BLOCK + 512);
+  expect_nothing_pending ();
+  expect (pool_figure ("records") == 4);
+  resize (NR_BLOCKS);
+  expect_contents (0, 4, 1);
+  expect_content (4, 0);
+  expect_content (5, 0);
+  expect_content (10, 0);
+  end ();
 }
 
 /* Blocks of a request go together, also if one of them is being stored; but one
@@ -843,6 +878,7 @@ static const struct engine_case cases[] = {
   CASE (partial_writes_to_one_block),
   CASE (requests_that_are_refused),
   CASE (what_shrinking_dropped_stays_dropped),
+  CASE (what_a_shrink_reserves_goes_back),
   CASE (one_request_for_many_blocks),
   CASE (dirty_max_makes_writers_wait),
   CASE (pauses_last_until_the_fold_ends),
