@@ -124,7 +124,7 @@ begin (struct rebase *rb)
   struct range range;
   int r;
 
-  if (writeback_drain (wb, v) == -1 ||
+  if (volume_clean_tail (v) == -1 || writeback_drain (wb, v) == -1 ||
       txg_run (rb->pool->txg, NULL, NULL, NULL) == -1)
     return -1;
   writeback_range_begin (v, &range, 0, UINT64_MAX);

@@ -185,6 +185,9 @@ prepare (struct snapshots *sns, size_t i, const char *name)
                          "'%s': a snapshot of '%s' is named already: "
                          "take one of each volume",
                          name, v->name);
+  /* Clones of the snapshot, and a rollback to it, rely on this. */
+  if (volume_clean_tail (v) == -1)
+    return -1;
   sn->v = v;
   sn->ms.volume = v->id;
   sn->ms.name = strchr (name, '@') + 1;
@@ -506,7 +509,7 @@ volume_rollback (struct nbdedup_pool *pool, const char *name, bool force)
   volume_to_meta (v, &rb.mv);
   rb.mv.size = s->size;
   rb.mv.origin = s->origin ? s->origin->id : 0;
-  rb.mv.tail_dirty = false;
+  rb.mv.tail_dirty = false; /* that of the head, which goes */
   rb.ml.parent = s->layer->id;
   rb.ml.block_size = s->block_size;
   rb.ml.overlap = blocks_of (s->size, s->block_size);

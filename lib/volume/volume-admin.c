@@ -245,8 +245,9 @@ put_volume (struct nbdedup_pool *pool, struct meta_volume *mv)
  *
  * After a crash between 2 and 3 the next open takes step 3.  The block may be
  * damaged by then, or the pool full.  Then the pool opens all the same, and
- * tail_dirty stays.  The volume takes step 3 before it grows, and cannot grow
- * if that fails.
+ * tail_dirty stays.  Commands that could show what is behind the end (growing,
+ * a snapshot, a rebase) take step 3 first, and fail if it fails.  (A clone
+ * stands on a snapshot, which was clean when it was taken.)
  */
 
 /* The block that the end of a volume cuts in two. */
@@ -509,7 +510,7 @@ fold_volume (struct volume *v)
   return txg_run (pool->txg, NULL, NULL, NULL);
 }
 
-static int
+int
 volume_clean_tail (struct volume *v)
 {
   char text[512];

@@ -39,6 +39,11 @@ extern void volume_release_locked (struct volume *v);
 /* NULL: none.  With volumes->lock held. */
 extern void volume_set_origin_locked (struct volume *v, struct volume *origin);
 
+/* Drop what an unfinished shrink has left behind the volume's end, if anything.
+ * Under pool->admin, before a command that could show it.
+ */
+extern int volume_clean_tail (struct volume *v);
+
 extern void volume_to_meta (const struct volume *v, struct meta_volume *mv);
 extern void snapshot_to_meta (const struct volume *s, struct meta_snapshot *ms);
 

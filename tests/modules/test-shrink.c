@@ -194,14 +194,21 @@ begin_shrink (const char *name, uint64_t size)
 
 static uint8_t content[SIZE];
 
+/* "v" and "golden" have the same size; "golden" is empty. */
 static void
-make_volume (void)
+make_volumes (void)
 {
   struct nbdedup_volume *v;
+  const char *name;
+  unsigned i;
 
-  run ("create",
-       json_pack ("{s:s,s:I,s:i}", "name", "v", "size", (json_int_t) SIZE,
-                  "block-size", (int) BLOCK));
+  for (i = 0; i < 2; ++i) {
+    name = i ? "golden" : "v";
+    run ("create",
+         json_pack ("{s:s,s:I,s:i}", "name", name, "size", (json_int_t) SIZE,
+                    "block-size", (int) BLOCK));
+  }
+  run ("snapshot", json_pack ("{s:s}", "name", "golden@v1"));
   fill_random (content, SIZE, 1);
   v = open_volume ("v");
   must (nbdedup_volume_write (v, content, SIZE, 0));
@@ -236,6 +243,9 @@ expect_unfinished (int err)
 {
   refused (err, "resize",
            json_pack ("{s:s,s:I}", "name", "v", "size", (json_int_t) SIZE));
+  refused (err, "snapshot", json_pack ("{s:s}", "name", "v@t"));
+  refused (err, "rebase",
+           json_pack ("{s:s,s:s}", "name", "v", "snapshot", "golden@v1"));
 }
 
 /* The volume has grown again: it has 'kept' bytes of the content, then zeroes.
@@ -272,7 +282,7 @@ test_unfinished_in_a_full_pool (void)
   struct space_info info;
 
   start ();
-  make_volume ();
+  make_volumes ();
   {
     WITH_LOCK (&pool->admin);
     begin_shrink ("v", CUT);
@@ -283,6 +293,19 @@ test_unfinished_in_a_full_pool (void)
   reopen ();
   expect_unfinished (ENOSPC);
   set_max_size (0);
+  /* Each of these finishes it. */
+  run ("snapshot", json_pack ("{s:s}", "name", "v@t"));
+  run ("clone", json_pack ("{s:s,s:s}", "snapshot", "v@t", "name", "c"));
+  resize ("c", SIZE);
+  expect_volume ("c", CUT, 0);
+  resize ("v", SIZE);
+  expect_volume ("v", CUT, 0);
+  run ("rollback", json_pack ("{s:s}", "name", "v@s"));
+  {
+    WITH_LOCK (&pool->admin);
+    begin_shrink ("v", CUT);
+  }
+  run ("rebase", json_pack ("{s:s,s:s}", "name", "v", "snapshot", "golden@v1"));
   resize ("v", SIZE);
   expect_volume ("v", CUT, 0);
   end ();
@@ -318,7 +341,7 @@ static void
 shrink_through_damage (void)
 {
   start ();
-  make_volume ();
+  make_volumes ();
   {
     WITH_LOCK (&pool->admin);
     begin_shrink ("v", CUT);
