@@ -176,10 +176,11 @@ control_serve_frozen (struct connection *conn, const struct control_frame *f)
   }
 }
 
-void
+bool
 control_watch_frozen (struct connection *conn)
 {
   const uint64_t begun = clock_ms ();
+  const bool had = conn->frozen != NULL;
 
   while (conn->frozen != NULL && !control_wait (conn, FROZEN_LOOK_MS)) {
     if (frozen_check (conn->frozen) == -1)
@@ -190,4 +191,5 @@ control_watch_frozen (struct connection *conn)
       continue;
     control_close_frozen (conn);
   }
+  return had && conn->frozen == NULL;
 }

@@ -117,9 +117,9 @@ extern int
 control_serve_frozen (struct connection *conn, const struct control_frame *f);
 extern void control_close_frozen (struct connection *conn);
 /* Wait for the next request of a client with a frozen moment, and end that if
- * it must give way, or the client is silent for too long.
+ * it must give way, or the client is silent for too long.  True: it has ended.
  */
-extern void control_watch_frozen (struct connection *conn);
+extern bool control_watch_frozen (struct connection *conn);
 
 /* control.c: wait for a frame to begin; 'ms' -1: forever.  control_stop ends
  * the wait.

@@ -353,13 +353,6 @@ control_wait (struct connection *conn, int ms)
   return r == 1;
 }
 
-static bool
-wait_for_request (struct connection *conn)
-{
-  control_watch_frozen (conn);
-  return control_wait (conn, conn->greeted ? -1 : CONTROL_TIMEOUT_S * 1000);
-}
-
 static int
 get_buffer (struct connection *conn)
 {
@@ -422,6 +415,15 @@ end_request (struct connection *conn)
   atomic_store (&conn->idle_ms, clock_ms ());
   if (atomic_load (&conn->control->full))
     wake (conn->control);
+}
+
+static bool
+wait_for_request (struct connection *conn)
+{
+  /* A client that was stopped may never send another one. */
+  if (control_watch_frozen (conn))
+    end_request (conn);
+  return control_wait (conn, conn->greeted ? -1 : CONTROL_TIMEOUT_S * 1000);
 }
 
 static void *

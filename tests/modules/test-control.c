@@ -28,6 +28,8 @@
 #include <unistd.h>
 
 #include "base/priority.h"
+#include "core/engine.h"
+#include "core/txg.h"
 #include "format/control-protocol.h"
 #include "nbdedup.h"
 #include "rigs/testutil.h"
@@ -647,6 +649,31 @@ test_full (void)
   expect_alive ();
 }
 
+/* A client with a frozen moment waits, perhaps stopped, and the moment has
+ * given way: its connection is as idle as others.
+ */
+static void
+test_full_with_lost_moment (void)
+{
+  int fds[PLACES];
+  unsigned i;
+
+  for (i = 0; i < PLACES; ++i) {
+    fds[i] = raw_connect ();
+    raw_hello (fds[i]);
+    if (i == 0)
+      raw_freeze (fds[0], "{}", 0);
+    else if (raw_open_volume (fds[i], 0) != 0)
+      die ("only %u volumes may be open", i);
+  }
+  check (txg_make_room (pool->txg, true) == 0, "make room");
+  expect_alive ();
+  raw_expect_end (fds[0]);
+  for (i = 1; i < PLACES; ++i)
+    close (fds[i]);
+  expect_alive ();
+}
+
 /* A file in place of the socket was not left by a server. */
 static void
 test_foreign_file (void)
@@ -939,6 +966,7 @@ main (void)
   test_crowd ();
   test_crowd_with_volumes ();
   test_full ();
+  test_full_with_lost_moment ();
   test_foreign_file ();
   test_stop ();
   test_local (seed);
