@@ -482,18 +482,6 @@ rollback_cut_off (struct volume *v, bool force)
   return 0;
 }
 
-/* While it rolls back, nothing else tells whether a client is alone. */
-static bool
-has_exclusive_client_locked (const struct volume *v)
-{
-  const struct nbdedup_volume *h;
-
-  LIST_FOREACH (h, &v->clients, link)
-    if (h->exclusive)
-      return true;
-  return false;
-}
-
 int
 volume_rollback (struct nbdedup_pool *pool, const char *name, bool force)
 {
@@ -533,7 +521,7 @@ volume_rollback (struct nbdedup_pool *pool, const char *name, bool force)
   v->nr_clients--;
   if (r == -1) {
     v->gone = false;
-    v->exclusive = has_exclusive_client_locked (v);
+    v->exclusive = volume_has_exclusive_client_locked (v);
     volume_free (rb.new);
     free (rb.layer);
     return -1;

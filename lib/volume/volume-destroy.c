@@ -209,6 +209,7 @@ take_back (struct destroy *d)
     v = d->victims[i];
     assert (v->gone && v->nr_clients > 0 && !v->in_list);
     v->gone = false;
+    v->exclusive = volume_has_exclusive_client_locked (v);
     v->nr_clients--;
     list_insert (v->is_snapshot ? &v->of->snapshots : &d->vs->list, v);
   }

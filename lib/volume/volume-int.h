@@ -74,6 +74,11 @@ extern void tombstones_merge_locked (struct volumes *vs,
                                      const struct layer *layer,
                                      const struct layer *child);
 
+/* After a command that has failed: while 'gone' is set, nothing else tells
+ * whether a client is alone.  With volumes->lock held.
+ */
+extern bool volume_has_exclusive_client_locked (const struct volume *v);
+
 /* Its clients, for an error text: "2 clients (uid 1000, uid 0)".  With
  * volumes->lock held.
  */

@@ -520,6 +520,18 @@ attach_locked (struct volume *v, unsigned flags, struct nbdedup_volume *h)
   return 0;
 }
 
+bool
+volume_has_exclusive_client_locked (const struct volume *v)
+{
+  const struct nbdedup_volume *h;
+
+  assert_held (&v->pool->volumes->lock);
+  LIST_FOREACH (h, &v->clients, link)
+    if (h->exclusive)
+      return true;
+  return false;
+}
+
 void
 volume_describe_clients_locked (const struct volume *v, char *buf, size_t len)
 {
@@ -587,6 +599,7 @@ nbdedup_volume_open (struct nbdedup_pool *pool, const char *name,
   }
   h->uid = uid;
   h->is_admin = (flags & NBDEDUP_VOLUME_ADMIN) != 0;
+  h->exclusive = (flags & NBDEDUP_VOLUME_EXCLUSIVE) != 0;
   {
     WITH_LOCK (&pool->volumes->lock);
     WITH_CONSISTENT (volumes, pool->volumes);
@@ -602,7 +615,6 @@ nbdedup_volume_open (struct nbdedup_pool *pool, const char *name,
   h->size = v->size;
   h->readonly = v->is_snapshot || (flags & NBDEDUP_VOLUME_READONLY) != 0 ||
     pool->settings.read_only != NBDEDUP_READ_ONLY_OFF;
-  h->exclusive = (flags & NBDEDUP_VOLUME_EXCLUSIVE) != 0;
   return h;
 }
 
@@ -627,7 +639,7 @@ nbdedup_volume_close (struct nbdedup_volume *h)
     WITH_CONSISTENT (volumes, v->pool->volumes);
 
     assert (v->nr_clients > 0);
-    if (h->exclusive && !v->gone) /* else a rollback keeps others out */
+    if (h->exclusive && !v->gone) /* else a command keeps others out */
       v->exclusive = false;
     LIST_REMOVE (h, link);
     v->nr_clients--;

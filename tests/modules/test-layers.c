@@ -10,6 +10,7 @@
 #include "core/map.h"
 #include "core/txg-int.h"
 #include "format/format.h"
+#include "meta/meta-conn.h"
 #include "rigs/engine-rig.h"
 #include "volume/merge.h"
 #include "volume/volume-layers.h"
@@ -146,6 +147,73 @@ test_an_exclusive_client_leaves_during_a_rollback (void)
   attach ();
   expect_content (0, 1);
   end ();
+}
+
+static int
+forbid_deletion (void *arg, struct meta_conn *c, struct meta_state *state)
+{
+  (void) arg;
+  (void) state;
+  return meta_exec (c,
+                    "CREATE TEMP TRIGGER forbid BEFORE DELETE ON main.volume "
+                    "BEGIN SELECT RAISE (ABORT, 'forbidden'); END",
+                    "a test");
+}
+
+static int
+allow_deletion (void *arg, struct meta_conn *c, struct meta_state *state)
+{
+  (void) arg;
+  (void) state;
+  return meta_exec (c, "DROP TRIGGER temp.forbid", "a test");
+}
+
+static void
+destroy_in_vain (uint64_t arg)
+{
+  json_t *args = json_pack ("{s:s, s:b, s:b}", "name", "v", "recursive", 1,
+                            "force", 1);
+
+  (void) arg;
+  expect (nbdedup_call (pool, "destroy", args) == NULL);
+  expect (strstr (nbdedup_error (), "forbidden"));
+  json_decref (args);
+}
+
+/* Clients can attach again afterwards, if the exclusive one has left. */
+static void
+destroy_with_exclusive_client (bool leaves)
+{
+  struct job job;
+
+  begin ();
+  nbdedup_volume_close (handle);
+  handle = nbdedup_volume_open (pool, "v", NBDEDUP_VOLUME_EXCLUSIVE, -1, NULL);
+  expect (handle != NULL);
+  must (txg_run (pool->txg, forbid_deletion, NULL, NULL));
+  txg_enter (pool->txg, 0, 0); /* the fold waits for its cut */
+  job_start (&job, destroy_in_vain, 0);
+  while (!volume->gone)
+    poll (NULL, 0, 1);
+  if (leaves)
+    nbdedup_volume_close (handle);
+  txg_leave (pool->txg);
+  job_end (&job);
+  must (txg_run (pool->txg, allow_deletion, NULL, NULL));
+  if (leaves)
+    attach ();
+  else
+    expect (nbdedup_volume_open (pool, "v", 0, -1, NULL) == NULL &&
+            errno == EBUSY);
+  expect_content (0, 1);
+  end ();
+}
+
+static void
+test_an_exclusive_client_leaves_during_a_failed_destroy (void)
+{
+  destroy_with_exclusive_client (true);
+  destroy_with_exclusive_client (false);
 }
 
 static void
@@ -758,6 +826,7 @@ test_figures_during_a_merge (void)
 static const struct engine_case cases[] = {
   CASE (heads_that_were_rolled_back),
   CASE (an_exclusive_client_leaves_during_a_rollback),
+  CASE (an_exclusive_client_leaves_during_a_failed_destroy),
   CASE (layers_that_were_merged),
   CASE (a_reader_stays),
   CASE (readers_during_a_destroy),
