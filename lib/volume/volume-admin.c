@@ -439,26 +439,41 @@ note_leaf (void *opaque, uint64_t leaf, uint64_t seq, const uint8_t *buf,
   return 0;
 }
 
+static int
+find_last_leaf (struct meta_conn *c, const struct layer *layer, uint64_t first,
+                uint64_t *end)
+{
+  struct last_leaf ll = { .seq = layer->seq };
+
+  if (meta_leaf_scan (c, layer->branch, first, note_leaf, &ll) == -1)
+    return -1;
+  if (ll.any && (ll.last + 1) * LEAF_BLOCKS > *end)
+    *end = (ll.last + 1) * LEAF_BLOCKS;
+  return 0;
+}
+
 /* Where what an unfinished shrink has left behind the end may end, in bytes.
- * All blocks of the volume are in pool.db.
+ * All blocks of the volume are in pool.db.  While the head is merged into the
+ * layer below, that layer has the volume's own blocks, too; rows move from the
+ * head to that layer, so look in this order.
  */
 static int
 find_old_end (struct volume *v, uint64_t *old_end)
 {
+  const uint64_t first = v->size / v->block_size / LEAF_BLOCKS;
   struct nbdedup_pool *pool = v->pool;
-  struct layer *layer = v->layer;
-  struct last_leaf ll = { .seq = layer->seq };
   struct meta_conn *c = meta_reader_get (pool->meta);
-  uint64_t end, below;
-  int r;
+  struct layer *l = v->layer;
+  uint64_t end = 0;
+  int r = find_last_leaf (c, l, first, &end);
 
-  r = meta_leaf_scan (c, layer->branch, v->size / v->block_size / LEAF_BLOCKS,
-                      note_leaf, &ll);
+  while (r == 0 && l->parent && l->overlap == LAYER_OVERLAP_ALL) {
+    l = l->parent;
+    r = find_last_leaf (c, l, first, &end);
+  }
   meta_reader_put (pool->meta, c);
-  end = ll.any ? (ll.last + 1) * LEAF_BLOCKS : 0;
-  below = bounding_layer (v)->overlap;
-  if (layer->parent && below > end)
-    end = below;
+  if (l->parent && l->overlap > end)
+    end = l->overlap;
   end *= v->block_size;
   *old_end = end > v->size ? end : v->size;
   return r;

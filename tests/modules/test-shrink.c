@@ -188,6 +188,62 @@ begin_shrink (const char *name, uint64_t size)
   v->tail_dirty = true;
 }
 
+/* Begin to merge the layer below the clone's head with it.  False: the folding
+ * thread moved all rows while merge_step still ran, so that has ended the
+ * merge.  The caller holds pool->admin.
+ */
+static bool
+begin_push (void)
+{
+  destroy_snapshot ("clone@a");
+  while (merge_is_pending (pool)) {
+    if (layer_is_pushed (volumes_find (pool->volumes, "clone")->layer))
+      return true;
+    must (txg_run (pool->txg, NULL, NULL, NULL));
+    must (merge_step (pool));
+  }
+  return false;
+}
+
+/* True if it has tried that. */
+static bool
+unfinished_while_a_merge_pushes (bool again)
+{
+  bool pushed;
+  unsigned i;
+
+  start ();
+  make_clone ();
+  {
+    WITH_LOCK (&pool->admin);
+    pushed = begin_push ();
+    begin_shrink ("clone", NR_KEPT * BLOCK);
+    if (!again)
+      must (volume_resize (pool, "clone", NR_BLOCKS * BLOCK, false));
+  }
+  if (again) {
+    reopen ();
+    run ("resize",
+         json_pack ("{s:s,s:i}", "name", "clone", "size",
+                    (int) (NR_BLOCKS * BLOCK)));
+  }
+  wait_for_merge ();
+  for (i = 0; i < NR_BLOCKS; ++i)
+    expect (i, (uint8_t) (i < NR_KEPT ? 1 + i : 0));
+  end ();
+  return pushed;
+}
+
+static void
+test_unfinished_while_a_merge_pushes (bool again)
+{
+  unsigned tries;
+
+  for (tries = 0; !unfinished_while_a_merge_pushes (again); ++tries)
+    if (tries == 100)
+      die ("each merge ends before it can be stopped");
+}
+
 #define SIZE ((uint64_t) NR_BLOCKS * BLOCK)
 #define KEPT 512u /* of the last block */
 #define CUT ((uint64_t) NR_KEPT * BLOCK + KEPT)
@@ -386,6 +442,8 @@ int
 main (void)
 {
   test_while_a_merge_trims ();
+  test_unfinished_while_a_merge_pushes (false);
+  test_unfinished_while_a_merge_pushes (true);
   test_unfinished_in_a_full_pool ();
   test_unfinished_at_a_damaged_block ();
   return 0;
