@@ -109,7 +109,8 @@ channel_get (struct nbdedup_handle *handle)
 
   ch = volume_channel_new (handle->client, handle->name, handle->flags, true,
                            &size, &block_size);
-  if (ch != NULL && size == handle->size)
+  /* It may have grown: all offsets that the caller knows still exist. */
+  if (ch != NULL && size >= handle->size && block_size == handle->block_size)
     return ch;
   /* Without this one the others go on, and find out if the server ended. */
   WITH_LOCK (&handle->lock);
@@ -118,9 +119,12 @@ channel_get (struct nbdedup_handle *handle)
   cond_broadcast (&handle->released);
   if (ch == NULL)
     return wait_for_idle_locked (handle);
-  /* It was resized: the offsets that the caller knows may not exist. */
+  /* It cannot shrink while it has a client. */
   channel_free (ch);
-  nbdedup_fail (EIO, "%s: was resized meanwhile", handle->name);
+  nbdedup_fail (EIO,
+                "%s: was destroyed or rolled back meanwhile: run the command "
+                "again",
+                handle->name);
   return NULL;
 }
 

@@ -745,7 +745,7 @@ test_volume_goes_with_connection (struct nbdedup_client *client)
 
 /*----------------------------------------------------------------------
  * Data through the client, from several threads, against a model.  Each
- * thread has its own part of the volume.
+ * thread has its own part of the volume, which grows meanwhile.
  */
 
 #define NR_THREADS 6
@@ -840,6 +840,8 @@ test_data (struct nbdedup_client *client, const char *name, uint64_t seed)
   check (handle != NULL, "open a volume");
   if (nbdedup_handle_size (handle) != VOLUME_SIZE)
     die ("size %" PRIu64, nbdedup_handle_size (handle));
+  /* Before the threads need more connections. */
+  check (call (client, "resize", name, 2 * VOLUME_SIZE) == 0, "resize");
   for (i = 0; i < NR_THREADS; ++i) {
     workers[i].handle = handle;
     workers[i].rng = rng_make (seed, 10 + i);
@@ -850,7 +852,7 @@ test_data (struct nbdedup_client *client, const char *name, uint64_t seed)
     pthread_join (workers[i].thread, NULL);
 
   /* An error leaves the connection usable. */
-  check (nbdedup_handle_read (handle, &byte, 1, VOLUME_SIZE) == -1 &&
+  check (nbdedup_handle_read (handle, &byte, 1, 2 * VOLUME_SIZE) == -1 &&
            errno == EINVAL,
          "read behind the end");
   check (nbdedup_handle_read (handle, &byte, 1, VOLUME_SIZE - 1) == 0,
