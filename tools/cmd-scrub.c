@@ -104,9 +104,28 @@ parse (int key, char *arg, struct argp_state *state)
  * The result
  */
 
+/* The engine names the first of many here, and all once in "affected". */
+static void
+print_heirs (const json_t *place)
+{
+  const json_t *named = json_object_get (place, "inherited_by");
+  const uint64_t nr = json_size (place, "heirs");
+  json_t *name;
+  size_t i;
+
+  if (nr > 0)
+    printf (", inherited by");
+  json_array_foreach (named, i, name)
+    printf (" %s", json_string_value (name));
+  if (nr > json_array_size (named))
+    printf (" and %" PRIu64 " more (--json lists all)",
+            nr - json_array_size (named));
+}
+
 static void
 print_scrub (const json_t *result)
 {
+  const uint64_t hidden = json_size (result, "hidden_blocks");
   const uint64_t summaries = json_size (result, "summary_errors");
   const uint64_t repaired = json_size (result, "repaired_records");
   char buf[HUMAN_MAX];
@@ -115,10 +134,17 @@ print_scrub (const json_t *result)
 
   json_array_foreach (json_object_get (result, "metadata"), i, page)
     printf ("%s\n", json_string_value (page));
-  json_array_foreach (json_object_get (result, "damaged"), i, damaged)
-    printf ("%s: %" PRIu64 " bytes at offset %" PRIu64 " are damaged\n",
+  json_array_foreach (json_object_get (result, "damaged"), i, damaged) {
+    printf ("%s: %" PRIu64 " bytes at offset %" PRIu64 " are damaged",
             json_text (damaged, "name"), json_size (damaged, "length"),
             json_size (damaged, "offset"));
+    print_heirs (damaged);
+    putchar ('\n');
+  }
+  if (hidden > 0)
+    printf ("%" PRIu64 " damaged block%s in no volume or snapshot any more: "
+            "each that inherited %s has other data there\n",
+            hidden, hidden == 1 ? " is" : "s are", hidden == 1 ? "it" : "them");
   if (repaired > 0)
     printf ("%" PRIu64 " record%s damaged, and %s written again\n", repaired,
             repaired == 1 ? " was" : "s were", repaired == 1 ? "was" : "were");

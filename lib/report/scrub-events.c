@@ -42,13 +42,21 @@ tell_places (const struct scrub *s, const json_t *result)
 {
   const json_t *places = json_object_get (result, "damaged"), *p;
   struct damage_place place;
+  char what[128];
+  json_int_t heirs;
   size_t i;
 
   json_array_foreach (places, i, p) {
     if (i == PLACES_MAX)
       break;
     place = damage_place_of (p);
-    damage_tell (s->pool->events, &place, "scrub", "are damaged", DAMAGE_LOG);
+    heirs = number (p, "heirs");
+    snprintf (what, sizeof what,
+              "are damaged, inherited by %" JSON_INTEGER_FORMAT
+              " volume%s or snapshot%s",
+              heirs, heirs == 1 ? "" : "s", heirs == 1 ? "" : "s");
+    damage_tell (s->pool->events, &place, "scrub",
+                 heirs == 0 ? "are damaged" : what, DAMAGE_LOG);
   }
   if (json_array_size (places) > PLACES_MAX)
     events_post (s->pool->events, NBDEDUP_LOG_ERROR,
@@ -72,6 +80,7 @@ make_event (const struct scrub *s, const json_t *result, const char *outcome)
     json_object_get (result, "damaged"));
   const char *key;
   json_t *value;
+  size_t i;
 
   if (fields == NULL)
     return NULL;
@@ -80,6 +89,10 @@ make_event (const struct scrub *s, const json_t *result, const char *outcome)
       json_object_set (fields, key, value);
   while (json_array_size (places) > PLACES_MAX)
     json_array_remove (places, json_array_size (places) - 1);
+  json_array_foreach (places, i, value) {
+    json_object_del (value, "heirs");
+    json_object_del (value, "inherited_by");
+  }
   if (json_array_size (places) > 0)
     json_object_set (fields, "damaged", places);
   return event_new ("scrub-ended", "O", fields);

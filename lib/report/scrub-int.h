@@ -41,13 +41,14 @@ struct scrub {
   const struct scrub_args *args;
   struct verifier v;
   struct scrubbed f;
-  uint64_t lost_blocks;
+  uint64_t lost_blocks, hidden_blocks;
   uint64_t chunk_addr; /* of 'chunk'; 0: that is empty */
   uint8_t chunk[SUMMARY_CHUNK_MAX];
   struct chunk_id *suspects; /* owned */
   size_t nr_suspects;
   uint64_t repaired;     /* slots, by one fold */
   json_t *places;        /* owned */
+  json_t *affected;      /* owned; names */
   json_t *metadata;      /* owned; texts of its errors */
   struct record *wanted; /* owned; the damaged ones, by digest */
   size_t nr_wanted;
@@ -88,6 +89,14 @@ extern void scrub_state_end (struct scrub *s);
 
 /* The scrub is complete: store the report and delete the position. */
 extern int scrub_state_finish (struct scrub *s, const char *report);
+
+/*----------------------------------------------------------------------
+ * scrub-places.c: find the volumes and snapshots that cannot read damaged
+ * records, or blocks that have lost their pointers: s->places, s->affected and
+ * the counts.  Not under pool->admin.
+ */
+
+extern int scrub_locate (struct scrub *s);
 
 /*----------------------------------------------------------------------
  * scrub-events.c

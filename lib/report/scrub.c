@@ -28,19 +28,14 @@
 #include "base/log.h"
 #include "core/txg.h"
 #include "data/sync.h"
-#include "data/volume-types.h"
-#include "format/layer.h"
 #include "report/check.h"
 #include "report/scrub-int.h"
 #include "report/status.h"
-#include "volume/volume.h"
 
 /* The most damaged records whose places in volumes are reported. */
 #define DAMAGED_MAX 65536
 /* Summary chunks that one fold repairs. */
 #define REPAIR_MAX 64
-/* Leaves to read between checks whether to go on. */
-#define LOOK_LEAVES 64
 
 int
 scrub_go_on (struct scrub *s)
@@ -459,96 +454,8 @@ scrub_offer (struct nbdedup_pool *pool, uint64_t addr, const void *content,
 }
 
 /*----------------------------------------------------------------------
- * The places of the damage in volumes
+ * Metadata
  */
-
-static int
-compare_u64 (const void *a, const void *b)
-{
-  uint64_t x = *(const uint64_t *) a, y = *(const uint64_t *) b;
-
-  return x < y ? -1 : x > y;
-}
-
-struct locate {
-  struct scrub *s;
-  struct meta_conn *c;
-  uint64_t leaves;
-};
-
-static bool
-is_damaged (const struct scrub *s, const struct leaf *leaf, unsigned i)
-{
-  struct pointer ptr;
-
-  if (leaf->state[i] != MAP_POINTER || s->f.nr_damaged == 0)
-    return leaf->state[i] == MAP_LOST;
-  /* Only the address is used, so the layer's block size does not matter. */
-  (void) pointer_unpack (leaf->ptr[i], BLOCK_SIZE_MAX, &ptr);
-  return bsearch (&ptr.addr, s->f.damaged, s->f.nr_damaged, sizeof ptr.addr,
-                  compare_u64) != NULL;
-}
-
-/* The layer's block size; 0: no name has it any more. */
-static uint32_t
-describe_layer (struct nbdedup_pool *pool, uint64_t branch, uint64_t seq,
-                char name[VOLUME_FULL_NAME_MAX])
-{
-  const struct layer *layer;
-
-  WITH_LOCK (&pool->admin);
-  layer = volumes_describe_layer (pool->volumes, branch, seq, name);
-  return layer ? layer->block_size : 0;
-}
-
-/* Report each damaged block once, by the name whose layer has it; all that
- * inherit it are damaged as well.
- */
-static int
-locate_in_leaf (void *opaque, uint64_t branch, uint64_t leaf_nr, uint64_t seq,
-                const uint8_t *buf, size_t len)
-{
-  struct locate *lo = opaque;
-  char name[VOLUME_FULL_NAME_MAX];
-  uint32_t block_size = 0;
-  struct leaf leaf;
-  unsigned i;
-
-  if (leaf_unpack (buf, len, &leaf) == -1)
-    return -1;
-  if (++lo->leaves % LOOK_LEAVES == 0 && scrub_go_on (lo->s) == -1)
-    return -1;
-  for (i = 0; i < LEAF_BLOCKS; ++i) {
-    if (!is_damaged (lo->s, &leaf, i))
-      continue;
-    if (block_size == 0 &&
-        (block_size = describe_layer (lo->s->pool, branch, seq, name)) == 0)
-      return 0; /* the pool is freeing it */
-    if (leaf.state[i] == MAP_LOST)
-      lo->s->lost_blocks++;
-    json_array_append_new (lo->s->places,
-                           json_pack ("{s:s, s:I, s:I}", "name", name, "offset",
-                                      (json_int_t) ((leaf_nr * LEAF_BLOCKS +
-                                                     i) *
-                                                    block_size),
-                                      "length", (json_int_t) block_size));
-  }
-  return 0;
-}
-
-static int
-locate_damage (struct scrub *s)
-{
-  struct locate lo = { .s = s };
-  int r;
-
-  if (pool_sync (s->pool) == -1)
-    return -1;
-  lo.c = meta_reader_get (s->pool->meta);
-  r = meta_leaf_scan_all (lo.c, locate_in_leaf, &lo);
-  meta_reader_put (s->pool->meta, lo.c);
-  return r;
-}
 
 static void
 note_page (void *opaque, bool repaired, const char *text)
@@ -596,6 +503,7 @@ keep_report (struct scrub *s, const json_t *result)
   report = json_deep_copy (result);
   if (report) {
     json_object_del (report, "damaged");
+    json_object_del (report, "affected");
     json_object_del (report, "metadata");
     json_object_set_new (report, "time", json_integer ((json_int_t) s->f.time));
     text = json_dumps (report, JSON_COMPACT);
@@ -612,17 +520,19 @@ make_result (const struct scrub *s)
 {
   const struct scrubbed *f = &s->f;
 
-  return json_pack ("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:O, s:I, s:O}",
+  return json_pack ("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:O, s:O, s:I, "
+                    "s:O}",
                     "begun", (json_int_t) f->begun, "records",
                     (json_int_t) f->records, "bytes", (json_int_t) f->bytes,
                     "errors",
                     (json_int_t) (f->errors + f->summary_errors +
                                   s->lost_blocks + f->metadata_errors),
                     "repaired_records", (json_int_t) f->repaired, "lost_blocks",
-                    (json_int_t) s->lost_blocks, "summary_errors",
+                    (json_int_t) s->lost_blocks, "hidden_blocks",
+                    (json_int_t) s->hidden_blocks, "summary_errors",
                     (json_int_t) f->summary_errors, "damaged", s->places,
-                    "metadata_errors", (json_int_t) f->metadata_errors,
-                    "metadata", s->metadata);
+                    "affected", s->affected, "metadata_errors",
+                    (json_int_t) f->metadata_errors, "metadata", s->metadata);
 }
 
 static int
@@ -759,12 +669,13 @@ scrub_run (struct nbdedup_pool *pool, const struct scrub_args *args,
   if (lock_scrub (&s) == -1)
     return NULL;
   s.places = json_array ();
+  s.affected = json_array ();
   s.metadata = json_array ();
-  if (s.places == NULL || s.metadata == NULL)
+  if (s.places == NULL || s.affected == NULL || s.metadata == NULL)
     nbdedup_fail (ENOMEM, "no memory to scrub");
   else if (verifier_init (&s.v, pool) == 0 &&
            (args->again ? scrub_again (&s) : scrub_all (&s)) == 0 &&
-           locate_damage (&s) == 0)
+           scrub_locate (&s) == 0)
     result = make_result (&s);
   if (result == NULL && !args->again && !scrub_is_readonly (&s))
     keep_position (&s);
@@ -785,6 +696,7 @@ scrub_run (struct nbdedup_pool *pool, const struct scrub_args *args,
   blob_free (&s.row);
   blob_free (&s.found);
   json_decref (s.places);
+  json_decref (s.affected);
   json_decref (s.metadata);
   return result;
 }

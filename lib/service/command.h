@@ -65,7 +65,9 @@
  *             wanted, restart (bools)                    "errors": N,
  *             rate (bytes a second; 0: no limit; else the property's)
  *             "repaired_records": N, "summary_errors": N, "lost_blocks": N,
- *             "damaged": [{"name", "offset", "length"}],
+ *             "hidden_blocks": N, "affected": [names],
+ *             "damaged": [{"name", "offset", "length", "heirs": N,
+ *             "inherited_by": [the first of them]}],
  *             "metadata_errors": N, "metadata": [text]; with wanted also
  *             "wanted": {"hash", "key" (of a keyed hash: a secret),
  *             "records": [{"address", "length", "domain", "digest"}]}, what

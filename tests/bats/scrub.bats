@@ -199,6 +199,108 @@ with open(sys.argv[2], "r+b") as f:
 print(offset)' "$BATS_TEST_TMPDIR/img" "$pool/records")
 }
 
+# spoil_block OFFSET: damage the record of this block of the image.
+spoil_block ()
+{
+    python3 -c 'import sys
+image, records = (open(f, "rb").read() for f in sys.argv[2:])
+offset = int(sys.argv[1])
+with open(sys.argv[3], "r+b") as f:
+    f.seek(records.index(image[offset:offset + 64]) + 700)
+    f.write(b"damage")' "$1" "$BATS_TEST_TMPDIR/img" "$pool/records"
+}
+
+# names: those of all volumes and snapshots.
+names ()
+{
+    nbdedup list --json |
+        jq -r '.volumes[] | .name, (.name + "@" + .snapshots[].name)'
+}
+
+# expect_affected [NAME...]: scrub tells these, and no others can be read.
+expect_affected ()
+{
+    local name
+
+    run -1 --separate-stderr nbdedup scrub --json
+    assert_eq "$(jq -r '.affected[]' <<<"$output" | xargs)" "$*"
+    assert_eq "$(jq -r '.damaged[] | .name, .inherited_by[]?' <<<"$output" |
+                     sort | xargs)" "$(xargs -n 1 <<<"$*" | sort | xargs)"
+    for name in $(names); do
+        if [[ " $* " == *" $name "* ]]; then
+            run ! nbdedup export "$name" "$BATS_TEST_TMPDIR/out"
+        else
+            nbdedup export "$name" - >/dev/null
+        fi
+    done
+}
+
+# expect_line TEXT: the first line of scrub's output.
+expect_line ()
+{
+    run -1 --separate-stderr nbdedup scrub
+    assert_eq "${lines[0]}" "$1"
+}
+
+# overwrite NAME...: write other data where the damage is.
+overwrite ()
+{
+    local name
+
+    for name; do
+        qemu-io -f raw -c 'write -q -P 7 96K 16K' -c flush "$(uri_of "$name")"
+    done
+}
+
+@test "all that inherit damage are named, and none that do not" {
+    local damage="16384 bytes at offset 98304 are damaged"
+
+    need qemu-io --version
+    make_pool --block-size 16K
+    damaged
+    random_data 128K 1 >"$BATS_TEST_TMPDIR/img"
+    nbdedup import g "$BATS_TEST_TMPDIR/img"
+    nbdedup snapshot g@1
+    nbdedup clone g@1 a --count 6 >/dev/null
+    nbdedup resize --shrink a5 64K
+    nbdedup resize a5 128K
+    serve "$pool" record-cache=0
+    qemu-io -f raw -c 'write -q -z 96K 16K' -c flush "$(uri_of a6)"
+    spoil_block 98304
+    expect_line "g@1: $damage, inherited by a1 a2 a3 a4 g"
+    expect_affected a1 a2 a3 a4 g g@1
+    wait_for 20 has_logged "g@1: $damage, inherited by 5 volumes or snapshots"
+
+    # Without the image's own names.
+    nbdedup destroy --force g@1
+    nbdedup destroy --wait g
+    expect_line "a1: $damage, inherited by a2 a3 a4"
+    nbdedup snapshot a1@s
+    nbdedup clone a1@s deep
+    expect_line "a1: $damage, inherited by a1@s a2 a3 a4 deep"
+    expect_affected a1 a1@s a2 a3 a4 deep
+    overwrite a1 a3
+    expect_line "a1@s: $damage, inherited by a2 a4 deep"
+    expect_affected a1@s a2 a4 deep
+    stop
+    expect_affected a1@s a2 a4 deep
+
+    # Many are counted.
+    nbdedup clone a1@s many --count 9 >/dev/null
+    expect_line "a1@s: $damage, inherited by a2 a4 deep many1 many2 many3 many4 \
+many5 and 4 more (--json lists all)"
+    assert_eq "$(jq '.affected | length' < <(nbdedup scrub --json))" 13
+
+    # None shows it any more.
+    nbdedup destroy --force -r a1@s deep many{1..9}
+    serve "$pool" record-cache=0
+    overwrite a2 a4
+    expect_line "1 damaged block is in no volume or snapshot any more: each that \
+inherited it has other data there"
+    expect_affected
+    nbdedup scrub --from "$BATS_TEST_TMPDIR/img"
+}
+
 @test "a scrub that was interrupted goes on where it was stopped" {
     need jq --version
     make_pool

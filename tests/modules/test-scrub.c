@@ -11,6 +11,7 @@
 #include "base/cleanup.h"
 #include "report/scrub.h"
 #include "rigs/engine-rig.h"
+#include "vfs/cksum-snapshot.h"
 
 /* Expect this many damaged and this many repaired records. */
 static void
@@ -160,11 +161,118 @@ test_killed_while_repairing (void)
   end ();
 }
 
+/* Ends the scrub while it waits for another command, when all readers of
+ * pool.db are free.
+ */
+static int
+stop_when_waiting (void *opaque, uint64_t done, uint64_t total)
+{
+  struct meta_conn *c[NR_READERS];
+  unsigned nr = 0, i;
+
+  (void) opaque;
+  (void) done;
+  (void) total;
+  if (turn_awaited () == NULL)
+    return 0;
+  while (nr < NR_READERS && (c[nr] = meta_reader_try (pool->meta)) != NULL)
+    ++nr;
+  for (i = 0; i < nr; ++i)
+    meta_reader_put (pool->meta, c[i]);
+  return nr == NR_READERS ? -1 : 0;
+}
+
+static void
+scrub_until_it_waits (uint64_t arg)
+{
+  const struct scrub_args args = { .restart = true };
+
+  (void) arg;
+  expect (scrub_run (pool, &args, stop_when_waiting, NULL) == NULL);
+  expect (errno == EINTR);
+}
+
+static int
+go_on (void *opaque)
+{
+  (void) opaque;
+  return 0;
+}
+
+/* Another command has the pool for long: a scrub that must name the damage
+ * reads nothing meanwhile, which would keep the WAL from starting again, and the
+ * user can end it.
+ */
+static void
+test_waits_for_commands_without_a_reader (void)
+{
+  struct job scrub = { .done = false };
+  const uint64_t begun = clock_ms ();
+
+  start (1);
+  write_blocks (0, 20, 1);
+  settle ();
+  spoil (address_of (7));
+  expect (turn_take (&pool->admin_turn, &pool->admin, go_on, NULL) == 0);
+  job_start (&scrub, scrub_until_it_waits, 0);
+  while (!scrub.done) {
+    expect (clock_ms () - begun < GIVE_UP_MS);
+    clock_sleep_ms (1);
+  }
+  job_end (&scrub);
+  turn_give (&pool->admin_turn, &pool->admin);
+  expect_scrub (1, 0);
+  expect (offer (address_of (7), 8) == 1);
+  end ();
+}
+
+/* The space that a frozen reader takes is needed, while it looks for the places
+ * of the damage.
+ */
+static int
+give_way (void *opaque, uint64_t done, uint64_t total)
+{
+  CLEANUP_FREE char *path = pool_file (directory, "pool.db");
+  unsigned *nr = opaque;
+
+  (void) done;
+  (void) total;
+  if (meta_is_frozen (pool->meta)) {
+    cksum_snapshots_give_way (path);
+    ++*nr;
+  }
+  return 0;
+}
+
+static void
+test_names_damage_although_its_reader_gave_way (void)
+{
+  const struct scrub_args args = { .restart = true };
+  CLEANUP_JSON json_t *result = NULL;
+  const json_t *place;
+  unsigned nr = 0;
+
+  start (1);
+  write_blocks (0, 20, 1);
+  settle ();
+  spoil (address_of (7));
+  result = scrub_run (pool, &args, give_way, &nr);
+  expect (result != NULL && nr > 0);
+  expect (json_array_size (json_object_get (result, "damaged")) == 1);
+  place = json_array_get (json_object_get (result, "damaged"), 0);
+  expect (number (place, "offset") == 7 * (json_int_t) BLOCK);
+  expect (json_array_size (json_object_get (result, "affected")) == 1);
+  expect (offer (address_of (7), 8) == 1);
+  end ();
+}
+
 static const struct engine_case cases[] = {
   CASE (offer_is_written_and_synced),
   CASE (offer_comes_too_late),
   CASE (killed_while_repairing),
   CASE (repaired_from_memory),
+  CASE (waits_for_commands_without_a_reader),
+  CASE (names_damage_although_its_reader_gave_way),
   { NULL, NULL },
 };
 
