@@ -379,7 +379,7 @@ reset (struct fold *f)
   f->nr_layers = f->nr_index = 0;
   f->nr_added = f->moved_leaves.nr = 0;
   f->has_more = f->looked_at_copies = f->inconsistent = false;
-  f->has_runs = false;
+  f->has_runs = f->index_damaged = false;
   f->background_done = 0;
   f->nr_contradictions = 0;
   f->state = f->base;

@@ -472,9 +472,10 @@ static bool
 get_round_damage (struct txg *t, struct fold *f, struct attempt *a)
 {
   assert (errno == EIO);
-  /* A damaged index that cannot be read must not stop the pool.  A failed
-   * write is never tried again.
-   */
+  /* It is unknown what the disk has: never try again. */
+  if (meta_has_write_failed (meta_writer (t->parts.meta)))
+    return false;
+  /* A damaged index that cannot be read must not stop the pool. */
   if (a->with_index && fold_index_is_damaged (f)) {
     if (!t->index_is_lost && mend_for_fold (t, f))
       return true;

@@ -300,6 +300,40 @@ test_hash_index (void)
   each_page ("ddt", 7, go_on);
 }
 
+static unsigned commits;
+
+static int
+fail_commit (void *arg, struct meta_conn *c, struct meta_state *state)
+{
+  (void) arg;
+  (void) c;
+  (void) state;
+  fail_wal_syncs = ++commits == 1;
+  return 0;
+}
+
+/* A fold that has met the damage, and mended it, cannot sync its commit.  It is
+ * unknown then what the disk has: the fold must not try again.
+ */
+static void
+test_failed_commit_after_mending (void)
+{
+  begin ();
+  damage_page (root_page ("ddt"));
+  open_and_attach ();
+  commits = 0;
+  write_block (0, 123456);
+  must (nbdedup_volume_flush (handle));
+  expect (txg_run (pool->txg, fail_commit, NULL, NULL) == -1);
+  expect (meta_saw_damage (pool->meta));
+  expect (commits == 1 && fail_wal_syncs == 0);
+  expect (nbdedup_volume_flush (handle) == -1 && errno == EIO);
+  expect (strstr (nbdedup_error (), "restart the server") != NULL);
+  nbdedup_volume_close (handle);
+  expect (nbdedup_pool_close (pool) == -1);
+  go_on (NULL);
+}
+
 static void
 test_small_tables (void)
 {
@@ -473,6 +507,7 @@ static const struct engine_case cases[] = {
   CASE (counts),
   CASE (space_maps),
   CASE (hash_index),
+  CASE (failed_commit_after_mending),
   CASE (small_tables),
   CASE (repair_in_use),
   CASE (many_pointers),

@@ -28,7 +28,7 @@ struct volume *volume;
  */
 
 atomic_uint syncs_records, syncs_journal, syncs_wal, syncs_names;
-atomic_uint crash_at_sync, fail_syncs, sync_ms;
+atomic_uint crash_at_sync, fail_syncs, fail_wal_syncs, sync_ms;
 void (*_Atomic at_sync_of_records) (void);
 
 /* Compare the name only: the path may have had a symbolic link in it. */
@@ -55,8 +55,14 @@ count_sync (int fd, long call)
   }
   else if (is_file (fd, "journal"))
     syncs_journal++;
-  else if (is_file (fd, "pool.db-wal"))
+  else if (is_file (fd, "pool.db-wal")) {
     syncs_wal++;
+    if (fail_wal_syncs > 0) {
+      fail_wal_syncs--;
+      errno = EIO;
+      return -1;
+    }
+  }
   else if (is_directory (fd))
     syncs_names++;
   else if (fail_syncs > 0 && is_file (fd, "pool.db")) {

@@ -87,8 +87,10 @@ extern uint64_t address_of (uint64_t block);
 /* The number of syncs of each file, and of the directory. */
 extern atomic_uint syncs_records, syncs_journal, syncs_wal, syncs_names;
 extern atomic_uint crash_at_sync; /* counts down; 0: do not crash */
-/* The number of syncs of pool.db that fail next; how long each sync takes. */
-extern atomic_uint fail_syncs, sync_ms;
+/* The number of syncs of pool.db, and of its WAL, that fail next; how long each
+ * sync takes.
+ */
+extern atomic_uint fail_syncs, fail_wal_syncs, sync_ms;
 /* Called once, in the thread that syncs "records". */
 extern void (*_Atomic at_sync_of_records) (void);
 /* The number of reads of "records" that fail next, except in its header. */
