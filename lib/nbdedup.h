@@ -578,6 +578,13 @@ extern int nbdedup_parse_size (const char *s, uint64_t *bytes)
 extern int nbdedup_parse_age (const char *s, uint64_t *seconds)
   __attribute__ ((nonnull (1, 2)));
 
+/* A JSON string for any text, such as a path, or a message that contains one:
+ * U+FFFD replaces each byte that belongs to no character of UTF-8.  NULL: no
+ * memory.
+ */
+extern json_t *nbdedup_json_text (const char *text)
+  __attribute__ ((nonnull (1), warn_unused_result));
+
 /*----------------------------------------------------------------------
  * Estimates: the space that data would take in a pool
  */

@@ -247,8 +247,9 @@ top_rates_json (const struct top_rates *rates, const char *pool)
   json_object_del (total, "name");
   for (i = 0; i < rates->nr; ++i)
     json_array_append_new (volumes, row_json (rates, &rates->rows[i]));
-  json = json_pack ("{s:s, s:f, s:o, s:o}", "path", pool, "interval_seconds",
-                    rates->seconds, "pool", total, "volumes", volumes);
+  json = json_pack ("{s:o, s:f, s:o, s:o}", "path", nbdedup_json_text (pool),
+                    "interval_seconds", rates->seconds, "pool", total,
+                    "volumes", volumes);
   need_all_args ("top");
   return check_memory (json);
 }

@@ -120,7 +120,7 @@ add_asker (json_t *event)
   if (a == NULL)
     return;
   if (a->login[0])
-    json_object_set_new (event, "by", event_text (a->login));
+    json_object_set_new (event, "by", nbdedup_json_text (a->login));
   json_object_set_new (event, "uid", json_integer (a->uid));
   if (a->pid > 0)
     json_object_set_new (event, "pid", json_integer (a->pid));
@@ -129,21 +129,6 @@ add_asker (json_t *event)
 /*----------------------------------------------------------------------
  * Making events
  */
-
-json_t *
-event_text (const char *text)
-{
-  json_t *string = json_string (text);
-  CLEANUP_FREE char *copy = NULL;
-  char *p;
-
-  if (string || (copy = strdup (text)) == NULL)
-    return string;
-  for (p = copy; *p; ++p)
-    if ((unsigned char) *p >= 0x80)
-      *p = '?';
-  return json_string (copy);
-}
 
 json_t *
 event_new (const char *name, const char *fmt, ...)
@@ -187,7 +172,7 @@ event_add_name (json_t *event, const char *name)
                                      at ? (size_t) (at - name)
                                         : strlen (name)));
   if (at)
-    json_object_set_new (event, "snapshot", event_text (at + 1));
+    json_object_set_new (event, "snapshot", nbdedup_json_text (at + 1));
 }
 
 /*----------------------------------------------------------------------

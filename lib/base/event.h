@@ -51,11 +51,6 @@ extern json_t *event_new (const char *name, const char *fmt, ...);
  */
 extern void event_add_name (json_t *event, const char *name);
 
-/* A JSON string for any text: in one that is not UTF-8, question marks replace
- * all that is not ASCII.
- */
-extern json_t *event_text (const char *text);
-
 /* Log it, now, in this thread, which may have to wait for the reader of the
  * log: so never while a lock is held that clients' requests take, nor in their
  * threads (events_post does not wait).  'pool' is the pool's path; 'message'

@@ -141,7 +141,8 @@ tell_failure (const struct txg *t)
     : ": restart the server, or run the command again";
   json_t *event = t->parts.events == NULL
     ? NULL
-    : event_new ("stopped", "{s:o}", "error", event_text (nbdedup_error ()));
+    : event_new ("stopped", "{s:o}", "error",
+                 nbdedup_json_text (nbdedup_error ()));
 
   if (event)
     events_post (t->parts.events, NBDEDUP_LOG_ERROR, event, fmt,

@@ -170,7 +170,7 @@ watch_refused (struct nbdedup_pool *pool)
   if (pool->watch->on && !atomic_exchange (&pool->watch->full, true))
     events_post (pool->events, NBDEDUP_LOG_WARNING,
                  event_new ("full", "{s:o}", "error",
-                            event_text (nbdedup_error ())),
+                            nbdedup_json_text (nbdedup_error ())),
                  "the pool is full and refuses new data: %s", nbdedup_error ());
   errno = err;
 }

@@ -226,7 +226,7 @@ compute (struct lines *l, uint64_t limit_bytes, double ratio)
 static json_t *
 unreadable (void)
 {
-  return json_pack ("{s:s}", "reason", nbdedup_error ());
+  return json_pack ("{s:o}", "reason", nbdedup_json_text (nbdedup_error ()));
 }
 
 static json_t *

@@ -108,9 +108,9 @@ sampler_json (struct sampler *s)
   if (s == NULL)
     return json_null ();
   WITH_LOCK (&s->lock);
-  return json_pack ("{s:I, s:I, s:s?}", "samples", (json_int_t) s->nr_samples,
+  return json_pack ("{s:I, s:I, s:o?}", "samples", (json_int_t) s->nr_samples,
                     "skipped", (json_int_t) s->nr_skipped, "error",
-                    *s->error ? s->error : NULL);
+                    *s->error ? nbdedup_json_text (s->error) : NULL);
 }
 
 /*----------------------------------------------------------------------

@@ -421,8 +421,9 @@ clone_json (const struct run *r, size_t member)
 {
   const struct class_counts *n = &r->counts[member];
 
-  return json_pack ("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "name",
-                    r->c->images[r->members[member]].name, "zero",
+  return json_pack ("{s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "name",
+                    nbdedup_json_text (r->c->images[r->members[member]].name),
+                    "zero",
                     (json_int_t) (count_blocks (r, member) - n->logical),
                     "golden_same", (json_int_t) n->same, "golden_moved",
                     (json_int_t) n->moved, "sibling", (json_int_t) n->sibling,
@@ -458,8 +459,8 @@ document (const struct run *r)
 
   for (i = 1; i < r->nr; ++i)
     json_array_append_new (clones, clone_json (r, i));
-  result = json_pack ("{s:s, s:I, s:I, s:I, s:o, s:o}", "golden",
-                      r->c->images[0].name, "time",
+  result = json_pack ("{s:o, s:I, s:I, s:I, s:o, s:o}", "golden",
+                      nbdedup_json_text (r->c->images[0].name), "time",
                       (json_int_t) r->c->images[r->members[1]].time,
                       "block_size", (json_int_t) r->settings->block_size,
                       "golden_blocks", (json_int_t) r->counts[0].logical,

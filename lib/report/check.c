@@ -70,7 +70,7 @@ check_problem (struct check *ck, const char *fmt, ...)
   if (ck->repairs != NULL)
     was_not_repaired (ck, text);
   if (json_array_size (ck->problems) < PROBLEMS_MAX)
-    json_array_append_new (ck->problems, json_string (text));
+    json_array_append_new (ck->problems, nbdedup_json_text (text));
 }
 
 static int

@@ -126,7 +126,7 @@ post_failure (const struct scrub *s, json_t *event, const char *why)
   const bool interrupted = errno == EINTR;
 
   if (event && !interrupted)
-    json_object_set_new (event, "error", event_text (why));
+    json_object_set_new (event, "error", nbdedup_json_text (why));
   if (interrupted)
     events_post (s->pool->events, NBDEDUP_LOG_INFO, event,
                  "the scrub was interrupted");

@@ -463,7 +463,7 @@ note_page (void *opaque, bool repaired, const char *text)
   struct scrub *s = opaque;
 
   if (json_array_size (s->metadata) < DAMAGED_MAX)
-    json_array_append_new (s->metadata, json_string (text));
+    json_array_append_new (s->metadata, nbdedup_json_text (text));
   s->f.metadata_errors += !repaired;
 }
 

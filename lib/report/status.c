@@ -37,8 +37,8 @@ status_add_problem (json_t *status, bool critical, const char *fmt, ...)
   vsnprintf (text, sizeof text, fmt, ap);
   va_end (ap);
   json_array_append_new (json_object_get (status, "problems"),
-                         json_pack ("{s:s, s:s}", "level", level, "text",
-                                    text));
+                         json_pack ("{s:s, s:o}", "level", level, "text",
+                                    nbdedup_json_text (text)));
   if (critical || (now && strcmp (now, "ok") == 0))
     json_object_set_new (status, "state", json_string (level));
 }
@@ -142,10 +142,10 @@ add_copy (struct nbdedup_pool *pool, json_t *status)
   }
   meta_copy_get_status (pool->meta, &copy);
   json_object_set_new (status, "metadata_copy",
-                       json_pack ("{s:s, s:s, s:I, s:I}", "state",
-                                  names[copy.state], "path", copy.path,
-                                  "pages_taken", (json_int_t) copy.taken,
-                                  "pages_repaired",
+                       json_pack ("{s:s, s:o, s:I, s:I}", "state",
+                                  names[copy.state], "path",
+                                  nbdedup_json_text (copy.path), "pages_taken",
+                                  (json_int_t) copy.taken, "pages_repaired",
                                   (json_int_t) copy.repaired));
   if (copy.state == META_COPY_LOST)
     status_add_problem (status, false,
@@ -304,10 +304,10 @@ json_t *
 status_run (struct nbdedup_pool *pool)
 {
   bool stopped = txg_check (pool->txg) == -1;
-  json_t *status = json_pack ("{s:s, s:s, s:I, s:s, s:[], s:{s:b}}", "pool",
-                              pool->path, "who", pool->who, "pid",
-                              (json_int_t) getpid (), "state", "ok", "problems",
-                              "damage", "stopped", (int) stopped);
+  json_t *status = json_pack ("{s:o, s:s, s:I, s:s, s:[], s:{s:b}}", "pool",
+                              nbdedup_json_text (pool->path), "who", pool->who,
+                              "pid", (json_int_t) getpid (), "state", "ok",
+                              "problems", "damage", "stopped", (int) stopped);
 
   if (status == NULL)
     return nbdedup_fail_null (ENOMEM, "no memory");

@@ -83,12 +83,13 @@ busy_status (const char *path, const struct lockfile_holder *holder)
   CLEANUP_FREE char *real = realpath (path, NULL);
   json_t *status;
 
-  status = json_pack ("{s:s, s:s, s:[], s:{s:s, s:s, s:I, s:b, s:o?}, s:o?, "
+  status = json_pack ("{s:o, s:s, s:[], s:{s:s, s:o, s:I, s:b, s:o?}, s:o?, "
                       "s:n, s:n, s:n, s:n, s:n, s:n, s:n, s:n, s:n}",
-                      "pool", real ? real : path, "state", "busy", "problems",
-                      "open", "by", holder->server ? "server" : "command",
-                      "who", holder->who, "pid", (json_int_t) holder->pid,
-                      "read_only", 0, "since",
+                      "pool", nbdedup_json_text (real ? real : path), "state",
+                      "busy", "problems", "open", "by",
+                      holder->server ? "server" : "command", "who",
+                      nbdedup_json_text (holder->who), "pid",
+                      (json_int_t) holder->pid, "read_only", 0, "since",
                       since ? json_integer (since) : NULL, "space",
                       busy_space (path), "metadata_copy", "copies", "damage",
                       "recovery", "scrub", "scrub_progress", "drift_alerts",

@@ -92,8 +92,9 @@ list_records (const char *path, const char *why)
     return NULL;
   f.header = store_get_header (f.store);
   if (find_records (&f, records) == 0)
-    result = json_pack ("{s:b, s:s, s:I, s:I, s:I}", "recovered", 0, "missing",
-                        why, "records", (json_int_t) f.records, "record_bytes",
+    result = json_pack ("{s:b, s:o, s:I, s:I, s:I}", "recovered", 0, "missing",
+                        nbdedup_json_text (why), "records",
+                        (json_int_t) f.records, "record_bytes",
                         (json_int_t) f.bytes, "stored_bytes",
                         (json_int_t) f.stored_bytes)
       ?: nbdedup_fail_null (ENOMEM, "no memory");

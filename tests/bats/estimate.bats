@@ -334,6 +334,14 @@ classes_of ()
     done
 }
 
+@test "--golden with names that are not UTF-8" {
+    random_data 1M 20 >$'g\xff'
+    cp $'g\xff' $'m\xff'
+    nbdedup estimate --golden $'g\xff' $'m\xff' --json >estimate
+    assert_eq "$(jq -r '.[0].drift | .golden, .clones[].name' estimate)" \
+              $'g\xef\xbf\xbd\nm\xef\xbf\xbd'
+}
+
 @test "--history has a sample for each date" {
     local out
 

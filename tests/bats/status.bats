@@ -66,6 +66,46 @@ damage_page ()
                      sha256sum ./*)" "$files" "the pool's files"
 }
 
+@test "a pool whose path is not UTF-8 has all that other pools have" {
+    local valid pid
+
+    need jq --version
+    pool=$BATS_TEST_TMPDIR/$'gr\xc3\xb6\xc3\x9fe-\xff'
+    valid=$(realpath "$BATS_TEST_TMPDIR")/$'gr\xc3\xb6\xc3\x9fe-\xef\xbf\xbd'
+    nbdedup init "$pool"
+    export NBDEDUP_POOL=$pool
+    nbdedup create v 1M
+    status 0 '.state == "ok"'
+    assert_eq "$(jq -r .pool <<<"$output")" "$valid"
+    run -0 nbdedup stat --prometheus
+
+    # An import has it.
+    mkfifo "$BATS_TEST_TMPDIR/fifo"
+    nbdedup import w - <"$BATS_TEST_TMPDIR/fifo" 3>&- 4>&- &
+    pid=$!
+    exec 5>"$BATS_TEST_TMPDIR/fifo"
+    random_data 20M >&5
+    status 0 '.state == "busy"'
+    assert_eq "$(jq -r .pool <<<"$output")" "$valid"
+    exec 5>&-
+    wait "$pid"
+
+    # A server has it.
+    serve "$pool"
+    status 0 '.open.by == "server"' '.metadata_copy.state == "current"'
+    assert_eq "$(jq -r .pool <<<"$output")" "$valid"
+    run -0 nbdedup top --once --json --interval 0.1
+    assert_eq "$(jq -r .path <<<"$output")" "$valid"
+    stop
+
+    # A message with the path.
+    mkdir "$BATS_TEST_TMPDIR/saved"
+    mv "$pool"/pool.db* "$BATS_TEST_TMPDIR/saved"
+    run -1 --separate-stderr nbdedup recover --json
+    [[ $(jq -r .missing <<<"$output") == "$valid/pool.db: is missing"* ]]
+    mv "$BATS_TEST_TMPDIR"/saved/* "$pool"
+}
+
 @test "status of a served pool names the server, its scrub and its recovery" {
     need jq --version
     make_pool

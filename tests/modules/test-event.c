@@ -48,7 +48,8 @@ expect_value (int line, const char *value, const char *expected)
   char text[256];
 
   snprintf (text, sizeof text, "event=set value=%s", expected);
-  (expect_line) (line, event_new ("set", "{s:o}", "value", event_text (value)),
+  (expect_line) (line,
+                 event_new ("set", "{s:o}", "value", nbdedup_json_text (value)),
                  NULL, "", text);
 }
 #define expect_value(...) expect_value (__LINE__, __VA_ARGS__)
@@ -73,8 +74,49 @@ test_quotes (void)
                 "e");
   expect_value ("\xc2\xb5", "\"\xc2\xb5\"");
   /* It is not UTF-8. */
-  expect_value ("a\xff z", "\"a? z\"");
-  expect_value ("cut\xe2\x82", "cut??");
+  expect_value ("a\xff z", "\"a\xef\xbf\xbd z\"");
+}
+
+#define BAD "\xef\xbf\xbd" /* U+FFFD */
+
+static void
+expect_text (const char *text, const char *expected)
+{
+  json_t *string = nbdedup_json_text (text);
+
+  if (strcmp (json_string_value (string), expected) != 0)
+    die ("the text is '%s', expected '%s'", json_string_value (string),
+         expected);
+  json_decref (string);
+}
+
+/* What JSON takes stays, each other byte is replaced. */
+static void
+test_any_text (void)
+{
+  struct rng rng = rng_make (1, 1);
+  char text[9] = "";
+  json_t *string;
+  unsigned i, j;
+
+  expect_text ("", "");
+  expect_text ("gr\xc3\xb6\xe2\x82\xac\xf0\x9f\x98\x80",
+               "gr\xc3\xb6\xe2\x82\xac\xf0\x9f\x98\x80");
+  expect_text ("gr\xc3\xb6 \xff z", "gr\xc3\xb6 " BAD " z");
+  expect_text ("cut\xe2\x82", "cut" BAD BAD);
+  expect_text ("\xc3\xc3\xb6\x80", BAD "\xc3\xb6" BAD);
+  expect_text ("\xc0\xaf", BAD BAD);                 /* overlong */
+  expect_text ("\xed\xa0\x80", BAD BAD BAD);         /* a surrogate */
+  expect_text ("\xf4\x90\x80\x80", BAD BAD BAD BAD); /* beyond Unicode */
+  expect_text ("\xf5", BAD);
+  /* Bytes that begin and continue characters, in any order. */
+  for (i = 0; i < 100000; ++i) {
+    for (j = 0; j < sizeof text - 1; ++j)
+      text[j] = (char) (0x80 | rng_next (&rng));
+    string = nbdedup_json_text (text);
+    assert (string != NULL);
+    json_decref (string);
+  }
 }
 
 static void
@@ -235,6 +277,7 @@ main (void)
   make_directory (dir, usual_directory (), "test-event");
   assert (chdir (dir) == 0);
   test_quotes ();
+  test_any_text ();
   test_fields ();
   test_names ();
   test_askers ();
