@@ -8,12 +8,17 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "metrics.h"
 #include "tools.h"
 
 #define NR(array) (sizeof (array) / sizeof (array)[0])
 
 static char *common; /* owned; labels of all samples; NULL: none */
+
+/* The labels in 'common', as the user wrote them. */
+static const char **given; /* owned, but not the texts */
+static size_t nr_given;
 
 /* The command's own labels.  A second one of the same name would make the
  * output invalid.
@@ -46,13 +51,11 @@ check_name (const char *label, size_t len)
 static bool
 has_label (const char *label, size_t len)
 {
-  const char *p = common;
+  size_t i;
 
-  for (; p != NULL; p = strstr (p, "\",")) {
-    p += p == common ? 0 : 2;
-    if (strncmp (p, label, len + 1) == 0) /* with the = */
+  for (i = 0; i < nr_given; ++i)
+    if (strncmp (given[i], label, len + 1) == 0) /* with the = */
       return true;
-  }
   return false;
 }
 
@@ -90,6 +93,8 @@ metrics_add_label (const char *label)
   free (value);
   free (common);
   common = all;
+  *(const char **) check_memory (
+    array_add (&given, &nr_given, sizeof *given)) = label;
   return NULL;
 }
 

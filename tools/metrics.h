@@ -9,8 +9,8 @@
 
 #include <jansson.h>
 
-/* Add a label to every sample from now on: "NAME=VALUE".  Returns NULL, or why
- * this cannot be one.
+/* Add a label to every sample from now on: "NAME=VALUE", which must stay valid.
+ * Returns NULL, or why this cannot be one.
  */
 extern const char *metrics_add_label (const char *label);
 

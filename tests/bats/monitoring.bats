@@ -70,6 +70,16 @@ full_pool ()
     assert_eq "$(grep -v '^#' "$metrics" | grep -vcF 'pool="' || :)" 0
 }
 
+@test "a label that stands in another one's value was not given twice" {
+    make_pool
+    nbdedup stat --prometheus --label 'a=x",b=' --label b=1 --label ab=2 |
+        grep -F 'nbdedup_pool_served{a="x\",b=",b="1",ab="2"} 0'
+    misused "--label 'b=2': it was given twice" stat --prometheus \
+            --label 'a=x",b=' --label b=1 --label b=2
+    misused "--label 'a=': it was given twice" stat --prometheus \
+            --label a=1 --label b=1 --label a=
+}
+
 @test "the metrics say what clients did" {
     need jq --version
     full_pool
