@@ -24,11 +24,38 @@ fail_errno (const struct new_file *nf)
   return image_fail ("%s: %s", nf->path, strerror (errno));
 }
 
+/* As fchown; 0 also if the process may not do it, or the file system cannot. */
+static int
+try_chown (int fd, uid_t uid, gid_t gid)
+{
+  return fchown (fd, uid, gid) == -1 && errno != EPERM && errno != EINVAL &&
+      errno != ENOTSUP
+    ? -1
+    : 0;
+}
+
+/* Keep the owner and the mode of a replaced file: it may be secret, or shared,
+ * or another user's, such as QEMU's.  A user may give a file to another group
+ * of theirs, but not to another user.  The owner comes first, because the mode
+ * is for that.
+ */
+static int
+keep_access (int fd, const char *replaced)
+{
+  struct stat st;
+
+  if (stat (replaced, &st) == -1)
+    return 0;
+  return try_chown (fd, (uid_t) -1, st.st_gid) == -1 ||
+      try_chown (fd, st.st_uid, (gid_t) -1) == -1
+    ? -1
+    : fchmod (fd, st.st_mode & 0777);
+}
+
 int
 new_file_open (struct new_file *nf, const char *file)
 {
   char *base;
-  struct stat st;
   int fd;
 
   memset (nf, 0, sizeof *nf);
@@ -53,8 +80,7 @@ new_file_open (struct new_file *nf, const char *file)
   fd = open (nf->temp, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   if (fd == -1)
     return fail_errno (nf);
-  /* Keep the mode of a replaced file: it may be secret, or shared. */
-  if (stat (nf->path, &st) == 0 && fchmod (fd, st.st_mode & 0777) == -1) {
+  if (keep_access (fd, nf->path) == -1) {
     fail_errno (nf);
     close (fd);
     return -1;

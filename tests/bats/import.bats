@@ -565,6 +565,22 @@ EOF
     nothing_left '["web1"]'
 }
 
+@test "an export as root keeps the owner and the group of a file" {
+    local f
+
+    need_root
+    make_pool
+    nbdedup import web1 disk.raw
+    for f in raw qcow2; do
+        echo old >"out.$f"
+        chmod 600 "out.$f"
+        chown 12345:12346 "out.$f"
+        nbdedup export web1 "out.$f" --format "$f"
+        assert_eq "$(stat -c %u:%g:%a "out.$f")" 12345:12346:600
+    done
+    cmp out.raw disk.raw
+}
+
 @test "progress has a rate, for every format" {
     make_pool
     qemu-img convert -f raw -O qcow2 disk.raw in.qcow2
