@@ -12,7 +12,7 @@ enum {
 
 static const struct argp_option options[] = {
   { "dry-run", KEY_DRY_RUN, NULL, 0,
-    "Change nothing; print how much it would free", 0 },
+    "Change nothing; print how much would no longer be the volume's own", 0 },
   { 0 }
 };
 
@@ -47,7 +47,7 @@ print_rebase (const struct rebase_options *opts, const json_t *result)
           human_bytes (json_size (result, "own_bytes_before"), before),
           human_bytes (json_size (result, "own_bytes_after"), after),
           human_bytes (json_size (result, "given_back_bytes"), back),
-          opts->dry_run ? "would be given back" : "given back");
+          opts->dry_run ? "would no longer be its own" : "no longer its own");
 }
 
 int

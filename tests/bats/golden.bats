@@ -640,10 +640,10 @@ rebases ()
     run -0 nbdedup rebase web1 golden@v1 --dry-run
     assert_eq "$output" \
               "web1: would share 3.94 MiB of 5.00 MiB with golden@v1; \
-own data 64.0 KiB -> 1.06 MiB, 0 B would be given back"
+own data 64.0 KiB -> 1.06 MiB, 0 B would no longer be its own"
     run -0 nbdedup rebase web1 golden@v1
     assert_eq "$output" "web1: shares 3.94 MiB of 5.00 MiB with golden@v1; \
-own data 64.0 KiB -> 1.06 MiB, 0 B given back"
+own data 64.0 KiB -> 1.06 MiB, 0 B no longer its own"
     assert_eq "$(content web1)" "$before"
     assert_eq "$(about web1 .origin)" golden@v1
 }
@@ -653,6 +653,23 @@ own data 64.0 KiB -> 1.06 MiB, 0 B given back"
 }
 @test "a rebase keeps the content and gives back what the new parent has, through a server" {
     rebases online
+}
+
+@test "a rebase promises no space for what is stored once already" {
+    local stored
+
+    mode offline
+    golden_v1
+    nbdedup export golden@v1 "$BATS_TEST_TMPDIR/same"
+    nbdedup import x "$BATS_TEST_TMPDIR/same"
+    stored=$(json stat | jq .pool.stored_bytes)
+    run -0 nbdedup rebase x golden@v1 --dry-run
+    [[ $output == *" -> 0 B, "*" MiB would no longer be its own" ]]
+    run -0 nbdedup rebase x golden@v1
+    [[ $output == *" -> 0 B, "*" MiB no longer its own" ]]
+    assert_eq "$(json stat | jq .pool.stored_bytes)" "$stored"
+    run -0 nbdedup rebase --help
+    run ! grep -wE 'frees?|gives? back' <<<"$output"
 }
 
 @test "a rebase keeps the volume's snapshots and clones as they are" {
