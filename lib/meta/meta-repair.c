@@ -120,6 +120,23 @@ is_table_damaged (struct salvage *s, const char *name)
   return st == NULL ? -1 : read_all (s, st);
 }
 
+/* True if SQLite's text about a tree has a failed read that is no damage. */
+static bool
+has_failed_read (const char *text)
+{
+  static const char mark[] = "error code=";
+  int rc;
+
+  while ((text = strstr (text, mark)) != NULL) {
+    text += sizeof mark - 1;
+    rc = atoi (text);
+    if (rc == SQLITE_IOERR_READ || rc == SQLITE_IOERR_NOMEM ||
+        (rc & 0xff) == SQLITE_NOMEM)
+      return true;
+  }
+  return false;
+}
+
 /* Check all pages of the table and of its indexes: a query may not read them.
  */
 static int
@@ -127,16 +144,37 @@ are_trees_damaged (struct salvage *s, const char *name)
 {
   sqlite3_stmt *st = prepare (s->reader, "PRAGMA quick_check (%s)", name, NULL);
   const char *text;
-  bool ok = false;
+  int rc, r;
 
   if (st == NULL)
     return -1;
-  if (sqlite3_step (st) == SQLITE_ROW) {
-    text = (const char *) sqlite3_column_text (st, 0);
-    ok = text && strcmp (text, "ok") == 0;
+  rc = sqlite3_step (st);
+  text = rc == SQLITE_ROW ? (const char *) sqlite3_column_text (st, 0) : NULL;
+  if (text == NULL) {
+    meta_fail (s->reader, "checking a table");
+    r = rc != SQLITE_ROW && meta_is_damaged (s->reader) ? 1 : -1;
   }
+  else if (has_failed_read (text))
+    r = nbdedup_fail (EIO, "pool.db: table %s cannot be read: try again", name);
+  else
+    r = strcmp (text, "ok") != 0;
   sqlite3_finalize (st);
-  return !ok;
+  return r;
+}
+
+/* Look twice: SQLite reports some reads that the disk failed once as damage. */
+static int
+is_damaged (struct salvage *s, const char *name)
+{
+  unsigned tries = 2;
+  int r;
+
+  do {
+    r = is_table_damaged (s, name);
+    if (r == 0)
+      r = are_trees_damaged (s, name);
+  } while (r == 1 && --tries > 0);
+  return r;
 }
 
 static int
@@ -297,9 +335,10 @@ is_rest_whole (struct salvage *s)
 }
 
 /* Forget the old tables, and write a database without them.  VACUUM reads also
- * the damaged pages, which nothing uses any more, so blank them first.  It
- * takes as much room in the WAL as pool.db has.  If it fails, the old tables
- * only disturb "check".
+ * the damaged pages, which only the old tables use, so blank them first; while
+ * the old tables are there the next repair tries again.  VACUUM takes as much
+ * room in the WAL as pool.db has.  If this fails, the old tables only disturb
+ * "check".
  */
 static void
 drop_old (struct salvage *s, struct meta *m)
@@ -308,7 +347,7 @@ drop_old (struct salvage *s, struct meta *m)
 
   if (!is_rest_whole (s))
     return;
-  if (meta_checkpoint (m) == -1 ||
+  if (meta_checkpoint (m) == -1 || meta_blank_damage (m) == -1 ||
       sqlite3_db_config (c->db, SQLITE_DBCONFIG_DEFENSIVE, 0, NULL) !=
         SQLITE_OK ||
       run_sql (c, "PRAGMA writable_schema = ON", NULL, NULL) == -1 ||
@@ -317,7 +356,7 @@ drop_old (struct salvage *s, struct meta *m)
                "'damaged!_%%' ESCAPE '!'",
                NULL, NULL) == -1 ||
       run_sql (c, "PRAGMA writable_schema = RESET", NULL, NULL) == -1 ||
-      meta_blank_damage (m) == -1 || run_sql (c, "VACUUM", NULL, NULL) == -1)
+      run_sql (c, "VACUUM", NULL, NULL) == -1)
     nbdedup_log (NBDEDUP_LOG_WARNING,
                  "pool.db: the damaged pages could not be "
                  "removed: %s",
@@ -335,9 +374,7 @@ salvage_tables (struct salvage *s, unsigned *nr)
     if (r == 0)
       continue; /* an old pool has no drift */
     if (r == 1)
-      r = is_table_damaged (s, tables[i].name);
-    if (r == 0)
-      r = are_trees_damaged (s, tables[i].name);
+      r = is_damaged (s, tables[i].name);
     if (r == 1) {
       r = salvage_table (s, &tables[i]);
       ++*nr;

@@ -327,6 +327,35 @@ cksum_mirror_look (struct cksum_mirror *m, sqlite3 *db)
   return cksum_mirror_is_distrusted (m);
 }
 
+/* Neither page is right: fail unless it is certain that it is lost. */
+static int
+judge_loss (struct cksum_mirror *m, const struct mirror_page *p,
+            uint32_t page_size, uint64_t number)
+{
+  unsigned i;
+
+  if (m->touch[0] == FOREIGN || m->touch[1] == FOREIGN)
+    goto unknown;
+  for (i = 0; i < 2; ++i)
+    if (p->got[i] == (int64_t) page_size &&
+        cksum_page_is_good (p->bytes[i], page_size, (number - 1) * page_size) &&
+        cksum_mirror_is_touched (m))
+      goto unknown;
+  if (p->got[0] == -1 ||
+      (p->got[1] == -1 && cksum_mirror_state (m) == CKSUM_MIRROR_SYNCED))
+    return nbdedup_fail (EIO,
+                         "pool.db: page %" PRIu64 " cannot be read: try "
+                         "again when the disk can read it",
+                         number);
+  return 0;
+
+unknown:
+  return nbdedup_fail (EIO,
+                       "pool.db: another program wrote to it, and page %" PRIu64
+                       " cannot be trusted: restore a backup",
+                       number);
+}
+
 static int
 blank_page (struct cksum_mirror *m, struct cksum_file *f, uint64_t number)
 {
@@ -339,6 +368,9 @@ blank_page (struct cksum_mirror *m, struct cksum_file *f, uint64_t number)
   read_both_locked (m, f, page_size, offset, &both);
   if (mirror_choose_locked (m, &both, page_size, offset) != -1)
     return 0;
+  /* A page whose read failed may be intact, and in use. */
+  if (judge_loss (m, &both, page_size, number) == -1)
+    return -1;
   memset (file->page, 0, page_size);
   cksum_page_seal (file->page, page_size, offset);
   if (cksum_write_first_locked (f, file->page, (int) page_size,
@@ -371,35 +403,6 @@ cksum_page_blank (sqlite3 *db, uint64_t number)
 
   return m == NULL ? nbdedup_fail (EIO, "pool.db: not open")
                    : blank_page (m, f, number);
-}
-
-/* Fail unless it is certain that the page is lost. */
-static int
-judge_loss (struct cksum_mirror *m, const struct mirror_page *p,
-            uint32_t page_size, uint64_t number)
-{
-  unsigned i;
-
-  if (m->touch[0] == FOREIGN || m->touch[1] == FOREIGN)
-    goto unknown;
-  for (i = 0; i < 2; ++i)
-    if (p->got[i] == (int64_t) page_size &&
-        cksum_page_is_good (p->bytes[i], page_size, (number - 1) * page_size) &&
-        cksum_mirror_is_touched (m))
-      goto unknown;
-  if (p->got[0] == -1 ||
-      (p->got[1] == -1 && cksum_mirror_state (m) == CKSUM_MIRROR_SYNCED))
-    return nbdedup_fail (EIO,
-                         "pool.db: page %" PRIu64 " cannot be read: try "
-                         "again when the disk can read it",
-                         number);
-  return 0;
-
-unknown:
-  return nbdedup_fail (EIO,
-                       "pool.db: another program wrote to it, and page %" PRIu64
-                       " cannot be trusted: restore a backup",
-                       number);
 }
 
 int

@@ -205,7 +205,8 @@ extern int
 cksum_mirror_trust_both (struct cksum_mirror *m, sqlite3 *db, uint64_t changes);
 
 /* Write zeroes over each page that is damaged in all copies; nothing may refer
- * to such a page any more.  -1 with a text.
+ * to such a page any more.  -1 with a text: writing failed, or a copy could not
+ * be read, which proves nothing.
  */
 extern int cksum_mirror_blank (struct cksum_mirror *m, sqlite3 *db);
 /* The same for this page alone, in the thread that uses 'db'. */

@@ -15,11 +15,53 @@
 
 #include <errno.h>
 #include <sqlite3.h>
+#include <stdatomic.h>
+#include <sys/syscall.h>
 
 #include "rigs/metadata-rig.h"
 
 static unsigned nr_opened[2], nr_refused[2]; /* [readonly] */
 static uint64_t step;
+
+/*----------------------------------------------------------------------
+ * A disk that fails to read pool.db for a moment
+ */
+
+static atomic_uint reads_left; /* until they fail; 0: they do not */
+static atomic_uint nr_failing; /* so many */
+static int read_error;
+
+static bool
+fails_to_read (int fd)
+{
+  if (reads_left == 0 || !is_file (fd, "pool.db"))
+    return false;
+  if (reads_left > 1) {
+    reads_left--;
+    return false;
+  }
+  if (--nr_failing == 0)
+    reads_left = 0;
+  errno = read_error;
+  return true;
+}
+
+ssize_t
+pread (int fd, void *buf, size_t len, off_t offset)
+{
+  return fails_to_read (fd) ? -1 : syscall (SYS_pread64, fd, buf, len, offset);
+}
+
+/* Its name where a macro makes off_t 64 bits wide. */
+ssize_t pread64 (int fd, void *buf, size_t len, off_t offset);
+
+ssize_t
+pread64 (int fd, void *buf, size_t len, off_t offset)
+{
+  return fails_to_read (fd) ? -1 : syscall (SYS_pread64, fd, buf, len, offset);
+}
+
+/*----------------------------------------------------------------------*/
 
 static bool
 is_left_out (void)
@@ -266,6 +308,71 @@ test_without (void)
   printf ("%u pages are done without\n", nr);
 }
 
+static unsigned nr_made_again;
+
+static void
+count_made_again (enum nbdedup_log_level level, const char *line)
+{
+  (void) level;
+  nr_made_again += strstr (line, "made it again") != NULL;
+}
+
+/* Repair, and have the nth read fail, and the 'nr' - 1 after it.  False: there
+ * are fewer.  'page' is damaged; UINT64_MAX: none is, and each table stays.
+ */
+static bool
+recover_with_failing_reads (uint64_t page, unsigned nth, unsigned nr, int error)
+{
+  json_t *result;
+  bool failed;
+
+  begin_case ("single", "read %u fails: %s", nth, strerror (error));
+  if (page != UINT64_MAX)
+    flip ("work", "pool.db", page * PAGE + 8100);
+  nr_made_again = 0;
+  read_error = error;
+  nr_failing = nr;
+  reads_left = nth;
+  json_decref (nbdedup_pool_recover (in ("work", "."), false));
+  failed = reads_left == 0;
+  reads_left = 0;
+  expect (page != UINT64_MAX || nr_made_again == 0);
+  result = nbdedup_pool_recover (in ("work", "."), false);
+  if (result == NULL)
+    die ("%s: %s", doing, nbdedup_error ());
+  json_decref (result);
+  expect_whole ("work", false, false);
+  return failed;
+}
+
+/* No other page suffers when a read fails while a table is made again. */
+static void
+test_failing_reads (void)
+{
+  uint64_t page = 0, n = size_of ("closed", "pool.db") / PAGE;
+  unsigned nth, i;
+
+  while (page < n && !can_do_without ("closed", page + 1))
+    page++;
+  if (page == n)
+    return; /* SQLite has no dbstat */
+  begin_case ("closed", "without a copy");
+  must (try_open ("work"));
+  set_copy ("off");
+  must (nbdedup_pool_close (pool));
+  copy_pool ("work", "single");
+  nbdedup_set_log (count_made_again);
+  /* The VFS repeats a read that fails, except while it blanks pages. */
+  for (i = 0; i < 4; ++i) {
+    nth = 1;
+    while (recover_with_failing_reads (i < 2 ? page : UINT64_MAX, nth,
+                                       i < 2 ? 1 : 2, i & 1 ? EIO : ENOMEM))
+      nth += 5 * (unsigned) step;
+    expect (nth > 20);
+  }
+  nbdedup_set_log (NULL);
+}
+
 /* The same page in both is damaged: reads fail, and never return its bytes. */
 static void
 test_both_pages (void)
@@ -300,6 +407,7 @@ main (void)
   step = sweep_step ();
   start_samples ();
   test_both_pages ();
+  test_failing_reads ();
   test_without ();
   test_closed ();
   test_killed ();

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /* Cases of the second copy that a pool cannot produce: a write to the copy
- * fails during a read, and a change is noticed while the copy becomes current.
+ * fails during a read, a change is noticed while the copy becomes current, and
+ * single reads fail.
  */
 
 #ifdef HAVE_CONFIG_H
@@ -45,6 +46,53 @@ pwrite (int fd, const void *buf, size_t len, off_t offset)
     return -1;
   }
   return syscall (SYS_pwrite64, fd, buf, len, offset);
+}
+
+/* Of the database or of the copy, a number of reads in a row. */
+static const char *unreadable;
+static unsigned good_reads, failing_reads;
+static int read_error;
+
+static bool
+fails_to_read (int fd)
+{
+  char link[32], path[256] = "";
+
+  snprintf (link, sizeof link, "/proc/self/fd/%d", fd);
+  if (failing_reads == 0 || readlink (link, path, sizeof path - 1) <= 0 ||
+      strcmp (path, unreadable) != 0)
+    return false;
+  if (good_reads > 0) {
+    good_reads--;
+    return false;
+  }
+  failing_reads--;
+  errno = read_error;
+  return true;
+}
+
+ssize_t
+pread (int fd, void *buf, size_t len, off_t offset)
+{
+  return fails_to_read (fd) ? -1 : syscall (SYS_pread64, fd, buf, len, offset);
+}
+
+/* Its name where a macro makes off_t 64 bits wide. */
+ssize_t pread64 (int fd, void *buf, size_t len, off_t offset);
+
+ssize_t
+pread64 (int fd, void *buf, size_t len, off_t offset)
+{
+  return fails_to_read (fd) ? -1 : syscall (SYS_pread64, fd, buf, len, offset);
+}
+
+static void
+fail_reads (const char *path, unsigned good, unsigned failing, int error)
+{
+  unreadable = path;
+  good_reads = good;
+  failing_reads = failing;
+  read_error = error;
 }
 
 static void
@@ -160,12 +208,59 @@ test_noticed_while_trusted (void)
   end (m, db);
 }
 
+/* Each read in turn fails.  Returns how many there are. */
+static unsigned
+blank_with_failing_reads (struct cksum_mirror *m, sqlite3 *db, const char *path,
+                          int error)
+{
+  struct file_bytes before = read_file (db_path), after;
+  unsigned nth, nr_refused = 0;
+  bool failed = true;
+  int r = -1;
+
+  for (nth = 0; failed; ++nth) {
+    fail_reads (path, nth, 1, error);
+    r = cksum_mirror_blank (m, db);
+    failed = failing_reads == 0;
+    fail_reads (NULL, 0, 0, 0);
+    nr_refused += r == -1;
+    after = read_file (db_path);
+    assert (after.len == before.len &&
+            memcmp (after.data, before.data, after.len) == 0);
+    free (after.data);
+  }
+  assert (r == 0 && nr_refused > 0);
+  free (before.data);
+  return nth - 1;
+}
+
+/* A failed read is no reason to write zeroes over the page. */
+static void
+test_blank_and_failing_reads (void)
+{
+  sqlite3 *db;
+  struct cksum_mirror *m = start (&db);
+
+  cksum_mirror_stop (m);
+  assert (blank_with_failing_reads (m, db, db_path, EIO) > 1);
+  assert (blank_with_failing_reads (m, db, db_path, ENOMEM) > 1);
+  end (m, db);
+
+  /* Only the copy has the page. */
+  m = start (&db);
+  assert (cksum_mirror_trust (m));
+  patch_file (db_path, PAGE + 1, "x", 1);
+  assert (blank_with_failing_reads (m, db, other_path, EIO) > 1);
+  end (m, db);
+}
+
 int
 main (void)
 {
   cksum_begin ();
   test_full_while_read ();
   test_noticed_while_trusted ();
+  test_blank_and_failing_reads ();
   cksum_end ();
   return 0;
 }
