@@ -413,6 +413,7 @@ cksum_page_probe (sqlite3 *db, uint64_t number, uint8_t *page)
   uint32_t page_size = f == NULL ? 0 : cksum_get_page_size (f->shared);
   uint64_t offset = (number - 1) * page_size;
   struct mirror_page both;
+  int side;
 
   if (m == NULL || page_size == 0)
     return nbdedup_fail (EIO, "pool.db: not open");
@@ -421,7 +422,12 @@ cksum_page_probe (sqlite3 *db, uint64_t number, uint8_t *page)
     return 1;
   WITH_LOCK (&m->files[CKSUM_DB].lock);
   read_both_locked (m, f, page_size, offset, &both);
-  return judge_loss (m, &both, page_size, number);
+  /* The read above may have failed for a passing reason. */
+  side = mirror_choose_locked (m, &both, page_size, offset);
+  if (side == -1)
+    return judge_loss (m, &both, page_size, number);
+  memcpy (page, both.bytes[side], page_size);
+  return 1;
 }
 
 static enum cksum_page_state

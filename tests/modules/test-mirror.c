@@ -254,6 +254,30 @@ test_blank_and_failing_reads (void)
   end (m, db);
 }
 
+/* Nor a reason to take it for lost. */
+static void
+test_probe_and_failing_reads (void)
+{
+  sqlite3 *db;
+  struct cksum_mirror *m = start (&db);
+  uint8_t page[PAGE], right[PAGE];
+  unsigned nr;
+  int r;
+
+  cksum_mirror_stop (m);
+  assert (cksum_page_probe (db, 2, right) == 1);
+  for (nr = 1; nr <= 4; ++nr) {
+    fail_reads (db_path, 0, nr, EIO);
+    r = cksum_page_probe (db, 2, page);
+    assert (r == (nr <= 2 ? 1 : -1));
+    assert (r == -1 || memcmp (page, right, PAGE) == 0);
+  }
+  fail_reads (NULL, 0, 0, 0);
+  patch_file (db_path, PAGE + 1, "x", 1);
+  assert (cksum_page_probe (db, 2, page) == 0);
+  end (m, db);
+}
+
 int
 main (void)
 {
@@ -261,6 +285,7 @@ main (void)
   test_full_while_read ();
   test_noticed_while_trusted ();
   test_blank_and_failing_reads ();
+  test_probe_and_failing_reads ();
   cksum_end ();
   return 0;
 }
