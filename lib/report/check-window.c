@@ -204,11 +204,12 @@ check_compare_layers (const void *a, const void *b)
 
 static void
 check_pointer (struct check *ck, struct layer_count *lc, uint64_t block,
-               const struct pointer *ptr, uint64_t first, uint64_t end)
+               const struct pointer *ptr, uint64_t end)
 {
   struct window_record *s;
 
-  if (ptr->addr < first || ptr->addr >= end)
+  /* The first record of the window may be the one that is missing. */
+  if (ptr->addr < ck->first_addr || ptr->addr >= end)
     return; /* of another window */
   s = find_in_window (ck, ptr->addr);
   if (s == NULL) {
@@ -233,13 +234,11 @@ check_leaf (void *opaque, uint64_t branch, uint64_t leaf_nr, uint64_t seq,
 {
   struct check *ck = opaque;
   struct layer_count *lc = find_layer_count (ck, branch, seq);
-  uint64_t first = ck->nr ? ck->window[0].ptr.addr : 0, end, block;
+  uint64_t end, block;
   struct pointer ptr;
   struct leaf leaf;
   unsigned i;
 
-  if (ck->first_window)
-    first = 0;
   end = ck->more ? ck->next_group * RECORD_GROUP_SECTORS : UINT64_MAX;
   if (lc == NULL) {
     if (ck->first_window)
@@ -268,7 +267,7 @@ check_leaf (void *opaque, uint64_t branch, uint64_t leaf_nr, uint64_t seq,
       check_problem (ck, "layer %" PRIu64 " block %" PRIu64 ": %s", lc->id,
                      block, nbdedup_error ());
     else
-      check_pointer (ck, lc, block, &ptr, first, end);
+      check_pointer (ck, lc, block, &ptr, end);
   }
   return check_step (ck);
 }

@@ -178,6 +178,36 @@ BOTH (space_is_free_by_mistake, RECORD (3, -1), change_space, "errors")
 BOTH (space_is_used_by_mistake, RECORD (3, 1), change_space, "errors")
 BOTH (leaf_of_no_layer, (void) 0, add_foreign_leaf, "errors")
 
+/* A check with little memory reads the records in several windows.  It finds
+ * the same, also at the beginning of each window.
+ */
+static void
+test_first_record_of_each_group_is_gone (void)
+{
+  const unsigned first = 300, nr = 1000;
+  uint64_t group = UINT64_MAX;
+  json_int_t errors;
+  unsigned i;
+
+  start_pool ();
+  write_blocks (first, nr, 20000);
+  settle ();
+  for (i = 0; i < nr; ++i) {
+    RECORD (first + i, 0);
+    if (planted_addr / RECORD_GROUP_SECTORS != group)
+      plant (drop_record);
+    group = planted_addr / RECORD_GROUP_SECTORS;
+  }
+  errors = nr_found ("errors");
+  pool->settings.ddt_cache_bytes = 1;
+  expect (nr_found ("errors") == errors);
+  repair (0);
+  expect_blocks ();
+  for (i = 0; i < nr; ++i)
+    expect_content (first + i, 20000 + i);
+  end ();
+}
+
 /* A record that no block refers to any more: it dies, and its space is free. */
 static void
 test_leaked_record (void)
@@ -675,6 +705,7 @@ static const struct engine_case cases[] = {
   CASE (count_too_low),
   CASE (count_too_high),
   CASE (no_count_at_all),
+  CASE (first_record_of_each_group_is_gone),
   CASE (leaked_record),
   CASE (record_is_gone),
   CASE (records_are_damaged),
