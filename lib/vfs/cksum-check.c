@@ -76,14 +76,41 @@ page_state (int64_t got, const uint8_t *page, uint32_t page_size,
 }
 
 static int64_t
-read_first (struct cksum_file *f, uint8_t *page, uint32_t len, uint64_t offset)
+got_of (int rc, uint32_t len)
 {
-  int rc = real_read (f, page, (int) len, (sqlite3_int64) offset);
-
   /* The VFS filled the missing part with zeroes: only the copy has the page. */
   if (rc == SQLITE_IOERR_SHORT_READ)
     return 0;
   return rc == SQLITE_OK ? (int64_t) len : -1;
+}
+
+static int64_t
+read_first (struct cksum_file *f, uint8_t *page, uint32_t len, uint64_t offset)
+{
+  return got_of (real_read (f, page, (int) len, (sqlite3_int64) offset), len);
+}
+
+/* A failure that passes must not leave a hole in the copy.  A page that the
+ * disk cannot read twice stays one: the other pages need their copy all the
+ * more.
+ */
+static int
+read_to_copy (struct cksum_file *f, uint8_t *page, uint32_t len,
+              uint64_t offset, int64_t *got)
+{
+  int rc;
+
+  *got = read_first (f, page, len, offset);
+  if (*got != -1)
+    return 0;
+  rc = real_read (f, page, (int) len, (sqlite3_int64) offset);
+  *got = got_of (rc, len);
+  if (*got != -1 || rc == SQLITE_IOERR_CORRUPTFS) /* EIO and the like */
+    return 0;
+  return nbdedup_fail (EIO,
+                       "pool.db: page %" PRIu64
+                       " cannot be read now, so it cannot be copied",
+                       offset / len + 1);
 }
 
 static int
@@ -126,7 +153,8 @@ cksum_mirror_copy (struct cksum_mirror *m, sqlite3 *db, uint64_t first,
       WITH_LOCK (&file->lock);
       if (check_state (m, CKSUM_MIRROR_BUILDING) == -1)
         return -1;
-      got = read_first (f, file->page, page_size, offset);
+      if (read_to_copy (f, file->page, page_size, offset, &got) == -1)
+        return -1;
       /* Copy a bad page as it is: the copy's must not look better. */
       if (got == (int64_t) page_size &&
           mirror_write_locked (file, file->page, page_size, offset) == -1)

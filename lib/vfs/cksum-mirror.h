@@ -172,7 +172,8 @@ struct cksum_page_report {
 };
 
 /* Copy up to 'nr' pages from page 'first' (from 1) on, as they are.  Report bad
- * ones, which cannot be repaired, to 'fn'.  -1: the copy is lost, or no memory.
+ * ones, which cannot be repaired, to 'fn'.  -1: the copy is lost, or a page
+ * could not be read for another reason than the disk's: try again later.
  */
 extern int
 cksum_mirror_copy (struct cksum_mirror *m, sqlite3 *db, uint64_t first,

@@ -119,11 +119,13 @@ wake (void *opaque)
   assert (pthread_mutex_unlock (&owner_lock) == 0);
 }
 
+static unsigned nr_unreadable;
+
 static void
 tell (void *opaque, const struct cksum_page_report *r)
 {
   (void) opaque;
-  (void) r;
+  nr_unreadable += r->first == CKSUM_PAGE_UNREADABLE;
 }
 
 /* Make a database with a complete copy that is not current yet. */
@@ -278,6 +280,58 @@ test_probe_and_failing_reads (void)
   end (m, db);
 }
 
+static bool
+are_equal (void)
+{
+  struct file_bytes a = read_file (db_path), b = read_file (other_path);
+  bool equal = a.len == b.len && memcmp (a.data, b.data, a.len) == 0;
+
+  free (a.data);
+  free (b.data);
+  return equal;
+}
+
+/* Make the copy again while the reads of a page fail. */
+static int
+copy_with_failing_reads (struct cksum_mirror *m, sqlite3 *db, unsigned page,
+                         unsigned failing, int error)
+{
+  uint64_t pages;
+  int r;
+
+  assert (cksum_mirror_start (m, other_path, false, false) == 0);
+  assert (cksum_mirror_pages (m, db, &pages) == 0);
+  assert (pages > page);
+  fail_reads (db_path, page - 1, failing, error);
+  r = cksum_mirror_copy (m, db, 1, (unsigned) pages, tell, NULL);
+  assert (failing_reads == 0);
+  fail_reads (NULL, 0, 0, 0);
+  assert (r == -1 || cksum_mirror_copy_wal (m, db) == 0);
+  return r;
+}
+
+/* The copy has no hole because of a failure that passes. */
+static void
+test_copy_and_failing_reads (void)
+{
+  sqlite3 *db;
+  struct cksum_mirror *m = start (&db);
+  struct model model;
+
+  cksum_mirror_stop (m);
+  run (db, "DROP TABLE t");
+  populate (db, &model);
+  checkpoint (db);
+  assert (copy_with_failing_reads (m, db, 2, 1, EIO) == 0 && are_equal ());
+  assert (copy_with_failing_reads (m, db, 3, 1, ENOMEM) == 0 && are_equal ());
+  assert (copy_with_failing_reads (m, db, 3, 2, ENOMEM) == -1);
+  assert (nr_unreadable == 0);
+  /* The disk cannot read it. */
+  assert (copy_with_failing_reads (m, db, 3, 2, EIO) == 0 && !are_equal ());
+  assert (nr_unreadable == 1);
+  end (m, db);
+}
+
 int
 main (void)
 {
@@ -286,6 +340,7 @@ main (void)
   test_noticed_while_trusted ();
   test_blank_and_failing_reads ();
   test_probe_and_failing_reads ();
+  test_copy_and_failing_reads ();
   cksum_end ();
   return 0;
 }
