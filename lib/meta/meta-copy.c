@@ -613,6 +613,11 @@ attach (struct meta_copy *c, enum meta_pair_has has)
     WITH_LOCK (&c->lock);
     return put_mark_locked (c, true, 0);
   }
+  /* The copy may have undamaged pages that pool.db has not: do not overwrite it
+   * for such a reason.
+   */
+  if (current && meta_is_of_process (errno))
+    return -1;
   {
     WITH_LOCK (&c->lock);
     /* 'current' and 'copied' become wrong when this session writes. */

@@ -5,6 +5,7 @@
 #include <config.h>
 
 #include <assert.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
@@ -70,6 +71,12 @@ unpack (const uint8_t *block, struct meta_mark *mark)
   return true;
 }
 
+bool
+meta_is_of_process (int err)
+{
+  return err == ENOMEM || err == EMFILE || err == ENFILE;
+}
+
 int
 meta_mark_read (const char *file, struct meta_mark *mark)
 {
@@ -79,6 +86,9 @@ meta_mark_read (const char *file, struct meta_mark *mark)
   struct meta_mark m;
   unsigned i, valid = 0;
 
+  /* Without the mark a current copy would count as old, and be overwritten. */
+  if (fd == -1 && meta_is_of_process (errno))
+    return nbdedup_fail (errno, "%s: %s", file, strerror (errno));
   for (i = 0; i < 2 && fd != -1; ++i) {
     if (full_pread (fd, block, BLOCK, i * BLOCK) != BLOCK ||
         !unpack (block, &m))

@@ -41,7 +41,13 @@ struct meta_mark {
   char path[META_MARK_PATH_MAX + 1]; /* "": the default */
 };
 
-/* 1; 0: there is no valid mark; never fails. */
+/* True for an error for lack of the process's resources, which says nothing
+ * about the file.
+ */
+extern bool meta_is_of_process (int err);
+/* 1; 0: there is no valid mark; -1 with errno and a text: for lack of the
+ * process's resources it is not known.
+ */
 extern int meta_mark_read (const char *file, struct meta_mark *mark);
 /* Durable when it returns 0; -1 with errno and a text. */
 extern int meta_mark_write (const char *file, const struct meta_mark *mark);

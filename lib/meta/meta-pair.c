@@ -94,13 +94,6 @@ begins_like_database (int fd)
     memcmp (magic, CKSUM_DB_MAGIC, sizeof magic) == 0;
 }
 
-/* An error for lack of the process's resources says nothing about the file. */
-static bool
-is_of_process (int err)
-{
-  return err == ENOMEM || err == EMFILE || err == ENFILE;
-}
-
 static int
 look_at (struct side *s)
 {
@@ -108,11 +101,11 @@ look_at (struct side *s)
   struct stat st;
 
   s->db_fd = open_file (s->db);
-  if (s->db_fd == -1 && is_of_process (errno))
+  if (s->db_fd == -1 && meta_is_of_process (errno))
     return nbdedup_fail (errno, "%s: %s", s->db, strerror (errno));
   s->missing = s->db_fd == -1 && errno == ENOENT;
   s->wal_fd = open_file (s->wal);
-  if (s->wal_fd == -1 && is_of_process (errno))
+  if (s->wal_fd == -1 && meta_is_of_process (errno))
     return nbdedup_fail (errno, "%s: %s", s->wal, strerror (errno));
   s->size = 0;
   if (s->db_fd != -1 && fstat (s->db_fd, &st) == 0)
@@ -708,8 +701,8 @@ pair_open (struct pair *p, const char *db, const struct meta_session *session,
 {
   CLEANUP_FREE char *mark_path = meta_pair_mark_path (db);
   CLEANUP_FREE char *copy = NULL;
-  bool has_mark;
   unsigned i;
+  int has_mark;
 
   *p = (struct pair) { .session = session };
   for (i = 0; i < 2; ++i)
@@ -718,7 +711,9 @@ pair_open (struct pair *p, const char *db, const struct meta_session *session,
   if (mark_path == NULL)
     return -1;
   has_mark = meta_mark_read (mark_path, mark);
-  p->has_copy = may_use_copy (mark, has_mark, force);
+  if (has_mark == -1)
+    return -1;
+  p->has_copy = may_use_copy (mark, has_mark == 1, force);
   copy = meta_pair_copy_path (db, mark);
   if (copy == NULL || side_init (&p->sides[FIRST], db) == -1 ||
       side_init (&p->sides[SECOND], copy) == -1)
@@ -832,7 +827,8 @@ meta_copy_can_help (const char *db)
   int fd;
   bool r;
 
-  if (mark_path == NULL || !meta_mark_read (mark_path, &mark) || !mark.current)
+  if (mark_path == NULL || meta_mark_read (mark_path, &mark) != 1 ||
+      !mark.current)
     return false;
   copy = meta_pair_copy_path (db, &mark);
   if (copy == NULL)

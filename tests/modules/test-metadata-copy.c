@@ -8,6 +8,7 @@
 
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <stdarg.h>
 #include <stdatomic.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -113,6 +114,37 @@ unlink (const char *path)
   }
   return real (path);
 }
+
+static const char *unopened; /* a file */
+static unsigned opens_left;  /* until one of it fails; 0: none */
+static int open_error;
+
+static int
+maybe_open (const char *path, int flags, mode_t mode)
+{
+  if (opens_left > 0 && ends_with (path, unopened) && --opens_left == 0) {
+    errno = open_error;
+    return -1;
+  }
+  return (int) syscall (SYS_openat, AT_FDCWD, path, flags, mode);
+}
+
+#define DEFINE_OPEN(name)                                                      \
+  int name (const char *path, int flags, ...);                                 \
+  int name (const char *path, int flags, ...)                                  \
+  {                                                                            \
+    va_list args;                                                              \
+    mode_t mode;                                                               \
+                                                                               \
+    va_start (args, flags);                                                    \
+    mode = va_arg (args, mode_t);                                              \
+    va_end (args);                                                             \
+    return maybe_open (path, flags, mode);                                     \
+  }
+
+/* Its name where a macro makes off_t 64 bits wide is the second one. */
+DEFINE_OPEN (open)
+DEFINE_OPEN (open64)
 
 static bool unwritten;     /* only memory has the last commit */
 static unsigned forgotten; /* WALs that have lost it */
@@ -256,6 +288,40 @@ test_no_mark (void)
   expect (try_open ("work") == -1);
   json_decref (nbdedup_pool_recover (in ("work", "."), false));
   expect_whole ("work", false, true);
+}
+
+/* The process lacks a descriptor or memory when it opens the copy or its mark.
+ * The pool does not open, because the copy would not count as current, and be
+ * overwritten, although only it has all pages.
+ */
+static void
+test_no_resources (void)
+{
+  static const struct {
+    const char *file;
+    unsigned nr_opens; /* before the copy is in use */
+  } cases[] = {
+    { "/metadata-copy", 1 },
+    { "/pool.db.copy", 2 },
+    { "/pool.db.copy-wal", 1 },
+  };
+  static const int errors[] = { EMFILE, ENFILE, ENOMEM };
+  const uint64_t page = size_of ("closed", "pool.db") / PAGE;
+  unsigned i, e, nth;
+
+  for (i = 0; i < sizeof cases / sizeof cases[0]; ++i)
+    for (nth = 1; nth <= cases[i].nr_opens; ++nth)
+      for (e = 0; e < sizeof errors / sizeof errors[0]; ++e) {
+        begin_case ("closed", "open %u of %s: %s", nth, cases[i].file,
+                    strerror (errors[e]));
+        flip ("work", "pool.db", (page - 1) * PAGE + 4000);
+        unopened = cases[i].file;
+        open_error = errors[e];
+        opens_left = nth;
+        expect (try_open ("work") == -1 && errno == errors[e]);
+        expect (opens_left == 0);
+        expect_whole ("work", false, true);
+      }
 }
 
 /* Pages are damaged while the pool is in use. */
@@ -774,6 +840,7 @@ main (void)
   test_mark_that_may_not_be_on_the_disk ();
   test_stale_copy ();
   test_no_mark ();
+  test_no_resources ();
   test_no_mark_and_damaged_pages ();
   test_made_late ();
   test_full_journal ();
