@@ -32,6 +32,8 @@ sweep ()
     run -0 sweep --places --jobs 2 --scenarios list --files lock
     [[ $output == *"list:lock:lock:ENOLCK@"*" failed | "* ]]
     [[ $output != *not-reached* ]]
+    # It also opens the pool's directory, for a file without a name.
+    sweep --places --jobs 2 --scenarios check --files lock
 }
 
 @test "clients do not notice that the second copy of pool.db fails, at other moments" {

@@ -274,6 +274,9 @@ judge_path (const char *call, char *path)
   if (n >= sizeof deleted &&
       strcmp (path + n - (sizeof deleted - 1), deleted) == 0)
     path[n - (sizeof deleted - 1)] = '\0';
+  /* A directory, opened for O_TMPFILE, may end with one. */
+  for (n = strlen (path); n > 1 && path[n - 1] == '/'; --n)
+    path[n - 1] = '\0';
   if (below && strncmp (path, below, strlen (below)) != 0)
     return GO_ON;
   base = strrchr (path, '/');
