@@ -98,6 +98,15 @@ fail_engine (void)
   return -1;
 }
 
+/* While there is a volume that must go: after a signal, import_source says that
+ * once.
+ */
+static int
+fail_midway (void)
+{
+  return interrupted () ? -1 : fail_engine ();
+}
+
 static int
 fail_image (void)
 {
@@ -193,7 +202,7 @@ resize_volume (struct import *im, uint64_t size)
   if (call (im, "resize",
             pack_args (&im->common, "{s:s, s:I, s:b}", "name", im->temp, "size",
                        (json_int_t) size, "shrink", 1)) == -1)
-    return fail_engine ();
+    return fail_midway ();
   im->size = size;
   return 0;
 }
@@ -246,13 +255,13 @@ copy_volume (struct import *im, uint64_t *offset, bool *at_end)
 
   im->remote = nbdedup_client_volume_open (im->client, im->temp, 0);
   if (im->remote == NULL)
-    return fail_engine ();
+    return fail_midway ();
   target = image_volume_new (im->remote, im->name);
   r = copy_images (im->source, target, offset, limit, at_end, &im->progress);
   if (r == -1 && !interrupted ())
     fail_image ();
   if (image_close (target, r == -1) == -1)
-    r = fail_image ();
+    r = interrupted () ? -1 : fail_image ();
   return r;
 }
 
@@ -310,7 +319,7 @@ rename_volume (struct import *im)
     r = call (im, "rename", json_incref (args));
   }
   json_decref (args);
-  return r == -1 ? fail_engine () : 0;
+  return r == -1 ? fail_midway () : 0;
 }
 
 static int
