@@ -251,17 +251,15 @@ static int
 open_moment (struct locate *lo)
 {
   struct nbdedup_pool *pool = lo->s->pool;
-  int r;
 
-  if (turn_take (&pool->admin_turn, &pool->admin, look, lo->s) == -1)
+  if (pool_sync_for_view (pool) == -1 ||
+      turn_take (&pool->admin_turn, &pool->admin, look, lo->s) == -1)
     return -1;
-  r = pool_sync (pool);
-  if (r == 0)
-    r = (lo->heirs = heirs_new (pool)) ? 0 : -1;
-  if (r == 0)
+  lo->heirs = heirs_new (pool);
+  if (lo->heirs)
     lo->frozen = meta_frozen_open (pool->meta);
   turn_give (&pool->admin_turn, &pool->admin);
-  return r;
+  return lo->heirs ? 0 : -1;
 }
 
 static int
