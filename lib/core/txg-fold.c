@@ -304,14 +304,15 @@ try_transaction (struct txg *t, struct fold *f, struct requests *taken,
   fold_state (f)->features_incompat |= FEATURE_INCOMPAT_PACKED;
   if (r == 0)
     r = meta_state_put (c, fold_state (f));
-  if (r == 0 && meta_commit (c) == 0)
+  if (r == 0)
+    r = meta_commit (c);
+  if (r == 0)
     return 0;
   err = errno;
-  if (r != 0)
-    meta_rollback (c);
+  meta_rollback (c);
   fold_rolled_back (f);
   errno = err;
-  return r != 0 ? r : -1;
+  return r;
 }
 
 static void
