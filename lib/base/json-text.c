@@ -14,27 +14,23 @@
 
 static const char replacement[] = "\xef\xbf\xbd"; /* U+FFFD */
 #define REPLACEMENT_LEN (sizeof replacement - 1)
+#define CHARACTER_MAX 4 /* bytes */
 
 /* The length of the character that a text begins with; 0: it is none. */
 static size_t
 character_len (const char *text)
 {
-  const unsigned char *s = (const unsigned char *) text;
-  const size_t len = *s < 0x80 ? 1
-    : *s >= 0xc2 && *s < 0xe0  ? 2
-    : *s >= 0xe0 && *s < 0xf0  ? 3
-    : *s >= 0xf0 && *s < 0xf5  ? 4
-                               : 0;
-  size_t i;
+  json_t *character;
+  size_t n;
 
-  for (i = 1; i < len; ++i)
-    if ((s[i] & 0xc0) != 0x80)
-      return 0;
-  /* Overlong ones, surrogates, beyond Unicode */
-  if ((s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xed && s[1] > 0x9f) ||
-      (s[0] == 0xf0 && s[1] < 0x90) || (s[0] == 0xf4 && s[1] > 0x8f))
-    return 0;
-  return len;
+  for (n = 1; n <= CHARACTER_MAX && text[n - 1] != '\0'; ++n) {
+    character = json_stringn (text, n);
+    if (character) {
+      json_decref (character);
+      return n;
+    }
+  }
+  return 0;
 }
 
 json_t *
