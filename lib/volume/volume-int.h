@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Shared by volume.c (the list), volume-admin.c (the commands), volume-layers.c
- * (the layers) and volumes-consistent.c (the invariants).
+/* Shared by volume.c (the list), volume-admin.c and volume-resize.c (commands),
+ * volume-layers.c (the layers) and volumes-consistent.c (the invariants).
  */
 
 #ifndef NBDEDUP_VOLUME_INT_H
@@ -39,7 +39,13 @@ extern void volume_release_locked (struct volume *v);
 /* NULL: none.  With volumes->lock held. */
 extern void volume_set_origin_locked (struct volume *v, struct volume *origin);
 
-/* Drop what an unfinished shrink has left behind the volume's end, if anything.
+/* volume-admin.c: store the volume's row.  Under pool->admin. */
+extern int volume_put (struct nbdedup_pool *pool, struct meta_volume *mv);
+/* Can a volume have this size?  -1: EINVAL. */
+extern int volume_check_size (uint64_t size);
+
+/* volume-resize.c: drop what an unfinished shrink has left behind the volume's
+ * end, if anything.
  * Under pool->admin, before a command that could show it.
  */
 extern int volume_clean_tail (struct volume *v);
