@@ -15,6 +15,7 @@ sweep_module_tests = \
 	modules/test-mend-tables \
 	modules/test-mend \
 	modules/test-metadata-damage \
+	modules/test-dirty-memory \
 	modules/test-distrust \
 	modules/test-cksum-damage \
 	modules/test-cksum-vfs \
@@ -28,6 +29,7 @@ short_module_tests = \
 	modules/test-index \
 	modules/test-checkpoint \
 	modules/test-circles \
+	modules/test-client \
 	modules/test-clones \
 	modules/test-concurrent \
 	modules/test-compare \

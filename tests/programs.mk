@@ -53,7 +53,12 @@ cksum_sources = \
 modules_test_cksum_damage_SOURCES = modules/test-cksum-damage.c $(cksum_sources)
 modules_test_cksum_vfs_SOURCES = modules/test-cksum-vfs.c $(cksum_sources)
 modules_test_snapshot_SOURCES = modules/test-snapshot.c $(cksum_sources)
-modules_test_mirror_SOURCES = modules/test-mirror.c $(cksum_sources)
+modules_test_mirror_SOURCES = modules/test-mirror.c \
+	rigs/failing-reads.c rigs/failing-reads.h $(cksum_sources)
+
+control_sources = rigs/control-rig.c rigs/control-rig.h rigs/testutil.h
+modules_test_client_SOURCES = modules/test-client.c $(control_sources)
+modules_test_control_SOURCES = modules/test-control.c $(control_sources)
 
 engine_sources = rigs/engine-rig.c rigs/engine-rig.h \
 	rigs/pool-util.h rigs/testutil.h
@@ -166,6 +171,8 @@ modules_test_metadata_copy_SOURCES = \
 	$(NULL)
 modules_test_metadata_damage_SOURCES = \
 	modules/test-metadata-damage.c \
+	rigs/failing-reads.c \
+	rigs/failing-reads.h \
 	$(metadata_sources) \
 	$(NULL)
 modules_test_mend_LDADD = $(LDADD) $(SQLITE_LIBS)

@@ -2,9 +2,6 @@
 
 /* The control socket: a server in this process, and clients that are correct,
  * wrong, silent, gone, or not clients at all.
- *
- * OFD locks are per open file, so the pool is also "in use" for the client
- * functions of this process.
  */
 
 #include <config.h>
@@ -32,52 +29,8 @@
 #include "core/txg.h"
 #include "format/control-protocol.h"
 #include "nbdedup.h"
+#include "rigs/control-rig.h"
 #include "rigs/testutil.h"
-
-#define VOLUME_SIZE (UINT64_C (32) << 20)
-
-static char dir[4096], pool_path[4096];
-static struct nbdedup_pool *pool;
-
-static void
-check (bool ok, const char *what)
-{
-  if (!ok)
-    die ("%s: errno %d, %s", what, errno, nbdedup_error ());
-}
-
-static void
-start_server (void)
-{
-  pool = nbdedup_pool_open (pool_path, NULL, "test-control",
-                            NBDEDUP_OPEN_SERVER);
-  check (pool != NULL, "open the pool");
-}
-
-static void
-stop_server (void)
-{
-  const uint64_t start = clock_ms ();
-
-  check (nbdedup_pool_close (pool) == 0, "close the pool");
-  if (clock_ms () - start > 10000)
-    die ("closing took %" PRIu64 " ms", clock_ms () - start);
-}
-
-/* A command with a name and, if it is not 0, a size. */
-static int
-call (struct nbdedup_client *client, const char *command, const char *name,
-      uint64_t size)
-{
-  json_t *args = json_pack ("{s:s}", "name", name), *result;
-
-  if (size > 0)
-    json_object_set_new (args, "size", json_integer ((json_int_t) size));
-  result = nbdedup_client_call (client, command, args, NULL, NULL);
-  json_decref (args);
-  json_decref (result);
-  return result ? 0 : -1;
-}
 
 /*----------------------------------------------------------------------
  * Raw connections
@@ -743,131 +696,6 @@ test_volume_goes_with_connection (struct nbdedup_client *client)
   check (call (client, "destroy", "gone", 0) == 0, "destroy after close");
 }
 
-/*----------------------------------------------------------------------
- * Data through the client, from several threads, against a model.  Each
- * thread has its own part of the volume, which grows meanwhile.
- */
-
-#define NR_THREADS 6
-#define PART (VOLUME_SIZE / NR_THREADS / 4096 * 4096)
-
-struct worker {
-  pthread_t thread;
-  struct nbdedup_handle *handle;
-  struct rng rng;
-  uint64_t start;
-};
-
-struct extents_check {
-  const uint8_t *model; /* of the range from 'start' */
-  uint64_t start, next;
-};
-
-static int
-check_extent (void *opaque, uint64_t offset, uint64_t len, bool hole)
-{
-  struct extents_check *c = opaque;
-
-  if (offset != c->next || len == 0)
-    die ("extents: gap at %" PRIu64, c->next);
-  if (hole && !all_zero (c->model + (offset - c->start), len))
-    die ("extents: data at %" PRIu64 " is called a hole", offset);
-  c->next += len;
-  return 0;
-}
-
-static void *
-data_thread (void *opaque)
-{
-  struct worker *w = opaque;
-  uint8_t *model = xcalloc (1, PART), *buf = xmalloc (PART);
-  unsigned i;
-
-  for (i = 0; i < 150; ++i) {
-    /* Sometimes more than a frame holds. */
-    const uint32_t max = rng_percent (&w->rng, 5) ? PART : 100000;
-    const uint32_t len = rng_between (&w->rng, 1, max);
-    const uint32_t at = rng_below (&w->rng, PART - len + 1);
-    struct extents_check c = {
-      .model = model + at,
-      .start = w->start + at,
-      .next = w->start + at,
-    };
-    int r = 0;
-
-    switch (rng_below (&w->rng, 10)) {
-    case 0:
-    case 1:
-    case 2:
-    case 3:
-      fill_random (model + at, len, rng_next (&w->rng));
-      r = nbdedup_handle_write (w->handle, model + at, len, w->start + at);
-      break;
-    case 4:
-      memset (model + at, 0, len);
-      r = nbdedup_handle_write (w->handle, model + at, len, w->start + at);
-      break;
-    case 5:
-      r = nbdedup_handle_flush (w->handle);
-      break;
-    case 6:
-      r = nbdedup_handle_extents (w->handle, len, w->start + at, check_extent,
-                                  &c);
-      if (r == 0 && c.next != w->start + at + len)
-        die ("extents end at %" PRIu64, c.next);
-      break;
-    default:
-      r = nbdedup_handle_read (w->handle, buf, len, w->start + at);
-      if (r == 0 && memcmp (buf, model + at, len) != 0)
-        die ("read at %" PRIu64 ": other data",
-             w->start + at + first_difference (buf, model + at, len));
-    }
-    check (r == 0, "a data request");
-  }
-  free (model);
-  free (buf);
-  return NULL;
-}
-
-static void
-test_data (struct nbdedup_client *client, const char *name, uint64_t seed)
-{
-  struct nbdedup_handle *handle = nbdedup_client_volume_open (client, name, 0);
-  struct worker workers[NR_THREADS];
-  uint8_t byte;
-  unsigned i;
-
-  check (handle != NULL, "open a volume");
-  if (nbdedup_handle_size (handle) != VOLUME_SIZE)
-    die ("size %" PRIu64, nbdedup_handle_size (handle));
-  /* Before the threads need more connections. */
-  check (call (client, "resize", name, 2 * VOLUME_SIZE) == 0, "resize");
-  for (i = 0; i < NR_THREADS; ++i) {
-    workers[i].handle = handle;
-    workers[i].rng = rng_make (seed, 10 + i);
-    workers[i].start = i * PART;
-    pthread_create (&workers[i].thread, NULL, data_thread, &workers[i]);
-  }
-  for (i = 0; i < NR_THREADS; ++i)
-    pthread_join (workers[i].thread, NULL);
-
-  /* An error leaves the connection usable. */
-  check (nbdedup_handle_read (handle, &byte, 1, 2 * VOLUME_SIZE) == -1 &&
-           errno == EINVAL,
-         "read behind the end");
-  check (nbdedup_handle_read (handle, &byte, 1, VOLUME_SIZE - 1) == 0,
-         "read the last byte");
-  nbdedup_handle_close (handle);
-
-  handle = nbdedup_client_volume_open (client, name, NBDEDUP_VOLUME_READONLY);
-  check (handle != NULL, "open read-only");
-  check (nbdedup_handle_write (handle, "x", 1, 0) == -1 && errno == EROFS,
-         "write to a read-only volume");
-  nbdedup_handle_close (handle);
-  handle = nbdedup_client_volume_open (client, "nonesuch", 0);
-  check (handle == NULL && errno == ENOENT, "open what does not exist");
-}
-
 /* Closing the pool does not wait for clients that are silent, half a frame
  * behind, or do not read their answers.
  */
@@ -911,47 +739,18 @@ test_stop (void)
   close (with_volume);
 }
 
-/* Without a server the same calls work in this process. */
-static void
-test_local (uint64_t seed)
-{
-  struct nbdedup_client *client = nbdedup_client_open (pool_path, NULL, "test",
-                                                       NULL);
-  json_t *result;
-
-  check (client != NULL, "open the pool as a client");
-  check (!nbdedup_client_is_served (client), "nobody serves");
-  result = nbdedup_client_call (client, "check", NULL, NULL, NULL);
-  check (result != NULL, "check");
-  if (json_integer_value (json_object_get (result, "errors")) != 0) {
-    json_dumpf (result, stderr, JSON_INDENT (2));
-    die ("the pool has errors");
-  }
-  json_decref (result);
-  check (call (client, "create", "local", VOLUME_SIZE) == 0, "create");
-  test_data (client, "local", seed + 1);
-  check (nbdedup_client_close (client) == 0, "close the pool");
-}
-
 int
 main (void)
 {
   const uint64_t seed = seed_from_environment ();
   struct nbdedup_client *client;
-  char cmd[sizeof dir + 16];
 
   printf ("SEED=%" PRIu64 "\n", seed);
   fflush (stdout);
   alarm (300);
   signal (SIGPIPE, SIG_IGN);
 
-  /* A path that is longer than a socket's may be. */
-  snprintf (dir, sizeof dir, "%s/nbdedup-test-control.XXXXXX",
-            getenv ("TMPDIR") ? getenv ("TMPDIR") : "/tmp");
-  if (mkdtemp (dir) == NULL)
-    die ("%s: %s", dir, strerror (errno));
-  snprintf (pool_path, sizeof pool_path, "%.3000s/%0100d", dir, 0);
-  check (nbdedup_pool_create (pool_path, NULL) == 0, "make a pool");
+  make_control_pool ();
 
   start_server ();
   client = nbdedup_client_open (pool_path, NULL, "test", NULL);
@@ -964,7 +763,6 @@ main (void)
   test_frozen ();
   test_volume_goes_with_connection (client);
   test_nice ();
-  test_data (client, "vol", seed);
   test_garbage (seed);
   check (nbdedup_client_close (client) == 0, "close a client");
   test_crowd ();
@@ -973,10 +771,12 @@ main (void)
   test_full_with_lost_moment ();
   test_foreign_file ();
   test_stop ();
-  test_local (seed);
 
-  snprintf (cmd, sizeof cmd, "rm -rf '%.4000s'", dir);
-  if (system (cmd) != 0)
-    die ("%s failed", cmd);
+  client = nbdedup_client_open (pool_path, NULL, "test", NULL);
+  check (client != NULL && !nbdedup_client_is_served (client),
+         "open the pool as a client");
+  expect_sound (client);
+  check (nbdedup_client_close (client) == 0, "close the pool");
+  remove_control_pool ();
   return EXIT_SUCCESS;
 }

@@ -15,53 +15,12 @@
 
 #include <errno.h>
 #include <sqlite3.h>
-#include <stdatomic.h>
-#include <sys/syscall.h>
 
+#include "rigs/failing-reads.h"
 #include "rigs/metadata-rig.h"
 
 static unsigned nr_opened[2], nr_refused[2]; /* [readonly] */
 static uint64_t step;
-
-/*----------------------------------------------------------------------
- * A disk that fails to read pool.db for a moment
- */
-
-static atomic_uint reads_left; /* until they fail; 0: they do not */
-static atomic_uint nr_failing; /* so many */
-static int read_error;
-
-static bool
-fails_to_read (int fd)
-{
-  if (reads_left == 0 || !is_file (fd, "pool.db"))
-    return false;
-  if (reads_left > 1) {
-    reads_left--;
-    return false;
-  }
-  if (--nr_failing == 0)
-    reads_left = 0;
-  errno = read_error;
-  return true;
-}
-
-ssize_t
-pread (int fd, void *buf, size_t len, off_t offset)
-{
-  return fails_to_read (fd) ? -1 : syscall (SYS_pread64, fd, buf, len, offset);
-}
-
-/* Its name where a macro makes off_t 64 bits wide. */
-ssize_t pread64 (int fd, void *buf, size_t len, off_t offset);
-
-ssize_t
-pread64 (int fd, void *buf, size_t len, off_t offset)
-{
-  return fails_to_read (fd) ? -1 : syscall (SYS_pread64, fd, buf, len, offset);
-}
-
-/*----------------------------------------------------------------------*/
 
 static bool
 is_left_out (void)
@@ -330,12 +289,10 @@ recover_with_failing_reads (uint64_t page, unsigned nth, unsigned nr, int error)
   if (page != UINT64_MAX)
     flip ("work", "pool.db", page * PAGE + 8100);
   nr_made_again = 0;
-  read_error = error;
-  nr_failing = nr;
-  reads_left = nth;
+  fail_reads ("pool.db", nth - 1, nr, error);
   json_decref (nbdedup_pool_recover (in ("work", "."), false));
-  failed = reads_left == 0;
-  reads_left = 0;
+  failed = reads_have_failed ();
+  fail_reads (NULL, 0, 0, 0);
   expect (page != UINT64_MAX || nr_made_again == 0);
   result = nbdedup_pool_recover (in ("work", "."), false);
   if (result == NULL)

@@ -24,6 +24,7 @@
 #include <unistd.h>
 
 #include "rigs/cksum-rig.h"
+#include "rigs/failing-reads.h"
 #include "vfs/cksum-mirror.h"
 #include "vfs/cksum-vfs.h"
 
@@ -46,53 +47,6 @@ pwrite (int fd, const void *buf, size_t len, off_t offset)
     return -1;
   }
   return syscall (SYS_pwrite64, fd, buf, len, offset);
-}
-
-/* Of the database or of the copy, a number of reads in a row. */
-static const char *unreadable;
-static unsigned good_reads, failing_reads;
-static int read_error;
-
-static bool
-fails_to_read (int fd)
-{
-  char link[32], path[256] = "";
-
-  snprintf (link, sizeof link, "/proc/self/fd/%d", fd);
-  if (failing_reads == 0 || readlink (link, path, sizeof path - 1) <= 0 ||
-      strcmp (path, unreadable) != 0)
-    return false;
-  if (good_reads > 0) {
-    good_reads--;
-    return false;
-  }
-  failing_reads--;
-  errno = read_error;
-  return true;
-}
-
-ssize_t
-pread (int fd, void *buf, size_t len, off_t offset)
-{
-  return fails_to_read (fd) ? -1 : syscall (SYS_pread64, fd, buf, len, offset);
-}
-
-/* Its name where a macro makes off_t 64 bits wide. */
-ssize_t pread64 (int fd, void *buf, size_t len, off_t offset);
-
-ssize_t
-pread64 (int fd, void *buf, size_t len, off_t offset)
-{
-  return fails_to_read (fd) ? -1 : syscall (SYS_pread64, fd, buf, len, offset);
-}
-
-static void
-fail_reads (const char *path, unsigned good, unsigned failing, int error)
-{
-  unreadable = path;
-  good_reads = good;
-  failing_reads = failing;
-  read_error = error;
 }
 
 static void
@@ -223,7 +177,7 @@ blank_with_failing_reads (struct cksum_mirror *m, sqlite3 *db, const char *path,
   for (nth = 0; failed; ++nth) {
     fail_reads (path, nth, 1, error);
     r = cksum_mirror_blank (m, db);
-    failed = failing_reads == 0;
+    failed = reads_have_failed ();
     fail_reads (NULL, 0, 0, 0);
     nr_refused += r == -1;
     after = read_file (db_path);
@@ -304,7 +258,7 @@ copy_with_failing_reads (struct cksum_mirror *m, sqlite3 *db, unsigned page,
   assert (pages > page);
   fail_reads (db_path, page - 1, failing, error);
   r = cksum_mirror_copy (m, db, 1, (unsigned) pages, tell, NULL);
-  assert (failing_reads == 0);
+  assert (reads_have_failed ());
   fail_reads (NULL, 0, 0, 0);
   assert (r == -1 || cksum_mirror_copy_wal (m, db) == 0);
   return r;

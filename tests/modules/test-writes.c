@@ -817,55 +817,6 @@ test_holes_that_memory_has_no_room_for (void)
   end ();
 }
 
-#define SMALL 4096u
-#define LARGE (64 * SMALL)
-
-static void
-put_small (struct dirty_memory *m, struct version **versions, unsigned nr)
-{
-  struct version_list list = SLIST_HEAD_INITIALIZER (list);
-  unsigned i;
-
-  for (i = 0; i < nr; ++i)
-    SLIST_INSERT_HEAD (&list, versions[i], link);
-  dirty_memory_put (m, &list, SMALL);
-}
-
-/* What small blocks free, others of these must not take for ever, while a large
- * one waits.
- */
-static void
-test_large_blocks_have_their_turn (void)
-{
-  struct version_list list = SLIST_HEAD_INITIALIZER (list);
-  struct version *small[LARGE / SMALL], *more, *big;
-  struct dirty_waiter large = { .size = 0 }, behind = { .size = 0 };
-  struct dirty_memory m = { .max = 0 };
-
-  dirty_memory_init (&m, LARGE);
-  expect (dirty_memory_get (&m, SMALL, 1000, small, NULL) == LARGE / SMALL);
-  expect (dirty_memory_get (&m, LARGE, 1, &big, &large) == 0);
-  dirty_memory_wait (&m, LARGE, 0, &large);
-  put_small (&m, small, 32);
-  expect (dirty_memory_get (&m, SMALL, 1, &more, NULL) == 0);
-  expect (dirty_memory_get (&m, SMALL, 1, &more, &behind) == 0);
-  dirty_memory_wait (&m, SMALL, 0, &behind);
-  put_small (&m, small + 32, 32);
-  expect (dirty_memory_get (&m, SMALL, 1, &more, &behind) == 0);
-  expect (dirty_memory_get (&m, LARGE, 1, &big, &large) == 1);
-  expect (dirty_memory_get (&m, SMALL, 1, &more, &behind) == 0);
-  SLIST_INSERT_HEAD (&list, big, link);
-  dirty_memory_put (&m, &list, LARGE);
-  dirty_memory_wait (&m, LARGE, 0, &large);
-  expect (dirty_memory_get (&m, SMALL, 1, &more, &behind) == 1);
-  expect (dirty_memory_get (&m, SMALL, 1, small, NULL) == 0);
-  dirty_memory_leave (&m, &large);
-  expect (dirty_memory_get (&m, SMALL, 1, small, NULL) == 1);
-  put_small (&m, &more, 1);
-  put_small (&m, small, 1);
-  dirty_memory_destroy (&m);
-}
-
 static const struct engine_case cases[] = {
   CASE (flush_waits_for_workers),
   CASE (fold_waits_for_workers),
@@ -891,7 +842,6 @@ static const struct engine_case cases[] = {
   CASE (workers_yield_in_the_background),
   CASE (views_wait_without_admin),
   CASE (holes_that_memory_has_no_room_for),
-  CASE (large_blocks_have_their_turn),
   { NULL, NULL },
 };
 
