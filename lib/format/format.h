@@ -29,9 +29,11 @@
  * index-row.h).
  */
 #define FEATURE_INCOMPAT_PACKED 4
+/* The same: table "delta" has or had rows. */
+#define FEATURE_INCOMPAT_DELTAS 8
 #define FEATURES_INCOMPAT                                                      \
   (FEATURE_INCOMPAT_COUNTS | FEATURE_INCOMPAT_HASH_KEY |                       \
-   FEATURE_INCOMPAT_PACKED)
+   FEATURE_INCOMPAT_PACKED | FEATURE_INCOMPAT_DELTAS)
 
 /* pool.db's features_compat: a map has had a lost block. */
 #define FEATURE_COMPAT_LOST 1

@@ -3,10 +3,10 @@
 /* Parsing and building of pages of SQLite's b-trees, for meta-mend.c.
  * https://sqlite.org/fileformat2.html, section 1.6.  Pure: no I/O.
  *
- * The rows of table "leaf" are in an index b-tree (WITHOUT ROWID), in interior
- * pages and in leaf pages.  The rows of tables with an integer key are in the
- * leaf pages of a table b-tree; a key in an interior page is the greatest on
- * its left.
+ * The rows of tables "leaf" and "delta" are in index b-trees (WITHOUT ROWID),
+ * in interior pages and in leaf pages.  The rows of tables with an integer key
+ * are in the leaf pages of a table b-tree; a key in an interior page is the
+ * greatest on its left.
  *
  * Why not SQLite's recovery extension: Debian's library lacks it, and it makes
  * a new database of the rows that it finds.  Here the pool stays open, and only
@@ -22,9 +22,9 @@
 
 #include "meta/meta.h"
 
-/* The key of a row, or of a possible row, of table "leaf".  For a table with an
- * integer key 'seq' is that key with its sign bit flipped, and the other
- * members are 0.
+/* The key of a row, or of a possible row, of table "leaf".  In table "delta"
+ * 'leaf' is the area.  For a table with an integer key 'seq' is that key with
+ * its sign bit flipped, and the other members are 0.
  */
 struct leaf_key {
   uint64_t branch, leaf, seq;
@@ -74,7 +74,7 @@ extern int btree_cell_get (const struct btree_page *page, unsigned i,
 /* Only for an interior page. */
 extern uint32_t btree_right_child (const struct btree_page *page);
 
-/* Parse a row of table "leaf".  -1: not a row. */
+/* Parse a row of table "leaf" or "delta".  -1: not a row. */
 extern int btree_leaf_row (const struct btree_cell *cell, struct leaf_key *key,
                            const uint8_t **data, size_t *len);
 

@@ -264,6 +264,7 @@ int
 meta_conn_open_readonly (struct meta_conn *c, const char *path,
                          uint64_t cache_bytes)
 {
+  c->readonly = true;
   return open_without_writing (c, path, CKSUM_READONLY_VFS_NAME, cache_bytes);
 }
 

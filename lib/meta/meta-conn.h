@@ -11,6 +11,7 @@
 
 #include <sqlite3.h>
 
+#include "format/format.h"
 #include "meta/meta.h"
 
 enum meta_stmt {
@@ -52,13 +53,23 @@ enum meta_stmt {
   ST_SNAPSHOT_SCAN_UP,
   ST_SNAPSHOT_SCAN_DOWN,
   ST_LEAF_GET,
+  ST_LEAF_GET_OLD,
   ST_LEAF_PUT,
   ST_LEAF_DELETE,
   ST_LEAF_RESOLVE,
+  ST_LEAF_RESOLVE_OLD,
   ST_LEAF_NEXT,
   ST_LEAF_SCAN,
+  ST_LEAF_SCAN_OLD,
   ST_LEAF_SCAN_ALL,
+  ST_LEAF_SCAN_ALL_OLD,
   ST_LEAF_SCAN_FROM,
+  ST_LEAF_SCAN_FROM_OLD,
+  ST_DELTA_TABLE,
+  ST_DELTA_GET,
+  ST_DELTA_PUT,
+  ST_DELTA_DELETE,
+  ST_DELTA_SCAN,
   ST_RECORD_GET,
   ST_RECORD_GET_OLD,
   ST_RECORD_PUT,
@@ -110,6 +121,8 @@ struct meta_conn {
   bool write_failed;               /* something but reading or memory failed */
   bool saw_damage;                 /* a failure was a damaged page */
   bool has_counts;                 /* table "count" was seen */
+  bool has_deltas;                 /* the same for table "delta" */
+  bool readonly;                   /* pool.db is, and does not change */
   struct cksum_snapshot *snapshot; /* owned; NULL unless meta_frozen_open */
   atomic_bool sync_failed; /* the writer's: a sync of pool.db; permanent */
   sqlite3_stmt *stmts[NR_STMTS]; /* prepared at first use */
@@ -140,6 +153,31 @@ extern int meta_run (struct meta_conn *c, sqlite3_stmt *st, const char *what);
 /* The same for a statement whose only parameter is a key. */
 extern int meta_run_key (struct meta_conn *c, enum meta_stmt which,
                          uint64_t key, const char *what);
+
+/* Rows of table "leaf" with the deltas that each has; and those of an older
+ * pool (meta_has_deltas).
+ */
+#define LEAF_DELTAS_SQL(columns, rest)                                         \
+  "SELECT " columns "leaf.data, delta.data FROM leaf LEFT JOIN delta"          \
+  " ON delta.branch = leaf.branch AND delta.area = leaf.leaf / 64"             \
+  " AND delta.seq = leaf.seq" rest
+#define LEAF_OLD_SQL(columns, rest)                                            \
+  "SELECT " columns "leaf.data, NULL FROM leaf" rest
+#define LEAF_SQL(which, columns, rest)                                         \
+  [which] = LEAF_DELTAS_SQL (columns, rest),                                   \
+  [which##_OLD] = LEAF_OLD_SQL (columns, rest)
+
+/* A leaf as it is with its deltas. */
+struct meta_leaf {
+  const uint8_t *p; /* 'buf', or SQLite's until the next step */
+  size_t len;
+  uint8_t buf[LEAF_LEN_MAX];
+};
+/* Column 'i' of the row is the leaf's data, and the next one its area's deltas.
+ * A leaf whose deltas are not valid is not valid either.
+ */
+extern void meta_col_leaf (sqlite3_stmt *st, int i, uint64_t leaf_nr,
+                           struct meta_leaf *leaf);
 
 /* Read a row of a statement that selects all columns (meta-tables.c). */
 extern void meta_col_layer (sqlite3_stmt *st, struct meta_layer *l);

@@ -12,21 +12,29 @@
 struct meta_cursor {
   struct meta_conn *c; /* not owned */
   sqlite3_stmt *st;    /* owned */
+  struct meta_leaf leaf;
 };
 
-static const char sql[] = "SELECT leaf, seq, data FROM leaf WHERE branch = ?"
-                          " AND seq BETWEEN ? AND ? ORDER BY leaf, seq";
+#define WHERE                                                                  \
+  " WHERE leaf.branch = ? AND leaf.seq BETWEEN ? AND ?"                        \
+  " ORDER BY leaf.leaf, leaf.seq"
+static const char sql[] = LEAF_DELTAS_SQL ("leaf.leaf, leaf.seq, ", WHERE);
+static const char old_sql[] = LEAF_OLD_SQL ("leaf.leaf, leaf.seq, ", WHERE);
 
 struct meta_cursor *
 meta_leaf_cursor (struct meta_conn *c, uint64_t branch, uint64_t first,
                   uint64_t last)
 {
-  struct meta_cursor *cursor = calloc (1, sizeof *cursor);
+  const int has = meta_has_deltas (c);
+  struct meta_cursor *cursor;
 
+  if (has == -1)
+    return NULL;
+  cursor = calloc (1, sizeof *cursor);
   if (cursor == NULL)
     return nbdedup_fail_null (ENOMEM, "no memory");
   cursor->c = c;
-  if (sqlite3_prepare_v2 (c->db, sql, sizeof sql, &cursor->st, NULL) !=
+  if (sqlite3_prepare_v2 (c->db, has ? sql : old_sql, -1, &cursor->st, NULL) !=
         SQLITE_OK ||
       sqlite3_bind_int64 (cursor->st, 1, (sqlite3_int64) branch) != SQLITE_OK ||
       sqlite3_bind_int64 (cursor->st, 2, (sqlite3_int64) first) != SQLITE_OK ||
@@ -47,8 +55,9 @@ meta_cursor_next (struct meta_cursor *cursor, struct meta_leaf_row *row)
   case SQLITE_ROW:
     row->leaf = (uint64_t) sqlite3_column_int64 (st, 0);
     row->seq = (uint64_t) sqlite3_column_int64 (st, 1);
-    row->buf = sqlite3_column_blob (st, 2);
-    row->len = (size_t) sqlite3_column_bytes (st, 2);
+    meta_col_leaf (st, 2, row->leaf, &cursor->leaf);
+    row->buf = cursor->leaf.p;
+    row->len = cursor->leaf.len;
     return 1;
   case SQLITE_DONE:
     return 0;

@@ -63,6 +63,8 @@ static const struct mended_table {
   /* clang-format on */
   [META_MEND_LEAF] = TABLE ("leaf", true,
                             "branch = ? AND leaf = ? AND seq = ?"),
+  [META_MEND_DELTA] = TABLE ("delta", true,
+                             "branch = ? AND area = ? AND seq = ?"),
   [META_MEND_RECORD] = TABLE ("record", false, "rowid = ?"),
   [META_MEND_COUNT] = TABLE ("count", false, "rowid = ?"),
   [META_MEND_SEGMENT] = TABLE ("segment", false, "rowid = ?"),

@@ -19,6 +19,7 @@ struct meta_lost_range {
 
 enum meta_mend_table {
   META_MEND_LEAF,
+  META_MEND_DELTA, /* a key's 'leaf' is the area */
   /* With an integer key: */
   META_MEND_RECORD,
   META_MEND_COUNT,
@@ -28,7 +29,7 @@ enum meta_mend_table {
 
 struct meta_mend_ops {
   enum meta_mend_table table;
-  /* Called first, for each readable row of table "leaf". */
+  /* Called first, for each readable row of table "leaf" or "delta". */
   int (*row) (void *opaque, const struct leaf_key *key, const uint8_t *data,
               size_t len);
   /* Called in the transaction: insert rows into this range, which has none. */

@@ -325,7 +325,8 @@ finish (struct salvage *s)
 static bool
 is_rest_whole (struct salvage *s)
 {
-  static const char *const others[] = { "leaf", "record", "count", "segment" };
+  static const char *const others[] = { "leaf", "delta", "record", "count",
+                                        "segment" };
   size_t i;
 
   for (i = 0; i < sizeof others / sizeof others[0]; ++i)

@@ -78,23 +78,31 @@ static const char *const sql[NR_STMTS] = {
                           " FROM snapshot ORDER BY id",
   [ST_SNAPSHOT_SCAN_DOWN] = "SELECT id, volume, name, layer, size, time, origin"
                             " FROM snapshot WHERE id > ? ORDER BY id DESC",
-  [ST_LEAF_GET] =
-    "SELECT data FROM leaf WHERE branch = ? AND leaf = ? AND seq = ?",
+  LEAF_SQL (ST_LEAF_GET, "",
+            " WHERE leaf.branch = ? AND leaf.leaf = ? AND leaf.seq = ?"),
   [ST_LEAF_PUT] = "INSERT OR REPLACE INTO leaf VALUES (?, ?, ?, ?)",
   [ST_LEAF_DELETE] =
     "DELETE FROM leaf WHERE branch = ? AND leaf = ? AND seq = ?",
-  [ST_LEAF_RESOLVE] = "SELECT seq, data FROM leaf WHERE branch = ? AND leaf = ?"
-                      " AND seq BETWEEN ? AND ? ORDER BY seq DESC",
+  LEAF_SQL (ST_LEAF_RESOLVE, "leaf.seq, ",
+            " WHERE leaf.branch = ? AND leaf.leaf = ?"
+            " AND leaf.seq BETWEEN ? AND ? ORDER BY leaf.seq DESC"),
   [ST_LEAF_NEXT] = "SELECT leaf FROM leaf WHERE branch = ? AND leaf >= ?"
                    " ORDER BY leaf LIMIT 1",
-  [ST_LEAF_SCAN] =
-    "SELECT leaf, seq, data FROM leaf WHERE branch = ? AND leaf >= ?"
-    " ORDER BY leaf, seq",
-  [ST_LEAF_SCAN_ALL] =
-    "SELECT branch, leaf, seq, data FROM leaf ORDER BY branch, leaf, seq",
-  [ST_LEAF_SCAN_FROM] =
-    "SELECT branch, leaf, seq, data FROM leaf"
-    " WHERE (branch, leaf, seq) >= (?, ?, ?) ORDER BY branch, leaf, seq",
+  LEAF_SQL (ST_LEAF_SCAN, "leaf.leaf, leaf.seq, ",
+            " WHERE leaf.branch = ? AND leaf.leaf >= ?"
+            " ORDER BY leaf.leaf, leaf.seq"),
+  LEAF_SQL (ST_LEAF_SCAN_ALL, "leaf.branch, leaf.leaf, leaf.seq, ",
+            " ORDER BY leaf.branch, leaf.leaf, leaf.seq"),
+  LEAF_SQL (ST_LEAF_SCAN_FROM, "leaf.branch, leaf.leaf, leaf.seq, ",
+            " WHERE (leaf.branch, leaf.leaf, leaf.seq) >= (?, ?, ?)"
+            " ORDER BY leaf.branch, leaf.leaf, leaf.seq"),
+  [ST_DELTA_TABLE] = "SELECT 1 FROM sqlite_schema WHERE name = 'delta'",
+  [ST_DELTA_GET] =
+    "SELECT data FROM delta WHERE branch = ? AND area = ? AND seq = ?",
+  [ST_DELTA_PUT] = "INSERT OR REPLACE INTO delta VALUES (?, ?, ?, ?)",
+  [ST_DELTA_DELETE] =
+    "DELETE FROM delta WHERE branch = ? AND area = ? AND seq = ?",
+  [ST_DELTA_SCAN] = "SELECT branch, area, seq, data FROM delta",
   [ST_RECORD_GET] = "SELECT record.data, count.data FROM record LEFT JOIN count"
                     " ON count.grp = record.grp WHERE record.grp = ?",
   [ST_RECORD_GET_OLD] = "SELECT data, NULL FROM record WHERE grp = ?",
@@ -607,137 +615,6 @@ meta_snapshot_scan (struct meta_conn *c,
   return SCAN (c, st, "reading the snapshots", ({
                  meta_col_snapshot (st, &s);
                  fn (opaque, &s);
-               }));
-}
-
-int
-meta_leaf_get (struct meta_conn *c, uint64_t branch, uint64_t leaf,
-               uint64_t seq, uint8_t *buf, size_t *len)
-{
-  USING_STMT (st, c, ST_LEAF_GET);
-  size_t n;
-  int r;
-
-  bind_u64 (st, 1, branch);
-  bind_u64 (st, 2, leaf);
-  bind_u64 (st, 3, seq);
-  r = step_one (c, st, "reading the map");
-  if (r != 1)
-    return r;
-  n = (size_t) sqlite3_column_bytes (st, 0);
-  if (n > LEAF_LEN_MAX)
-    return nbdedup_fail (EIO, "pool.db: a map leaf of %zu bytes", n);
-  if (n)
-    memcpy (buf, sqlite3_column_blob (st, 0), n);
-  *len = n;
-  return 1;
-}
-
-int
-meta_leaf_put (struct meta_conn *c, uint64_t branch, uint64_t leaf,
-               uint64_t seq, const uint8_t *buf, size_t len)
-{
-  USING_STMT (st, c, ST_LEAF_PUT);
-
-  bind_u64 (st, 1, branch);
-  bind_u64 (st, 2, leaf);
-  bind_u64 (st, 3, seq);
-  bind_blob (st, 4, buf, len);
-  return meta_run (c, st, "writing the map");
-}
-
-int
-meta_leaf_delete (struct meta_conn *c, uint64_t branch, uint64_t leaf,
-                  uint64_t seq)
-{
-  USING_STMT (st, c, ST_LEAF_DELETE);
-
-  bind_u64 (st, 1, branch);
-  bind_u64 (st, 2, leaf);
-  bind_u64 (st, 3, seq);
-  return meta_run (c, st, "writing the map");
-}
-
-int
-meta_leaf_scan (struct meta_conn *c, uint64_t branch, uint64_t first,
-                int (*fn) (void *opaque, uint64_t leaf, uint64_t seq,
-                           const uint8_t *buf, size_t len),
-                void *opaque)
-{
-  USING_STMT (st, c, ST_LEAF_SCAN);
-
-  bind_u64 (st, 1, branch);
-  bind_u64 (st, 2, first);
-  return SCAN (c, st, "reading the map",
-               fn (opaque, col (st, 0), col (st, 1),
-                   sqlite3_column_blob (st, 2),
-                   (size_t) sqlite3_column_bytes (st, 2)));
-}
-
-int
-meta_leaf_resolve (struct meta_conn *c, uint64_t branch, uint64_t leaf,
-                   uint64_t first, uint64_t last,
-                   int (*fn) (void *opaque, uint64_t seq, const uint8_t *buf,
-                              size_t len),
-                   void *opaque)
-{
-  USING_STMT (st, c, ST_LEAF_RESOLVE);
-
-  bind_u64 (st, 1, branch);
-  bind_u64 (st, 2, leaf);
-  bind_u64 (st, 3, first);
-  bind_u64 (st, 4, last);
-  return SCAN (c, st, "reading the map",
-               fn (opaque, col (st, 0), sqlite3_column_blob (st, 1),
-                   (size_t) sqlite3_column_bytes (st, 1)));
-}
-
-int
-meta_leaf_next (struct meta_conn *c, uint64_t branch, uint64_t first,
-                uint64_t *leaf)
-{
-  USING_STMT (st, c, ST_LEAF_NEXT);
-  int r;
-
-  bind_u64 (st, 1, branch);
-  bind_u64 (st, 2, first);
-  r = step_one (c, st, "reading the map");
-  if (r == 1)
-    *leaf = col (st, 0);
-  return r;
-}
-
-int
-meta_leaf_scan_all (struct meta_conn *c,
-                    int (*fn) (void *opaque, uint64_t branch, uint64_t leaf,
-                               uint64_t seq, const uint8_t *buf, size_t len),
-                    void *opaque)
-{
-  USING_STMT (st, c, ST_LEAF_SCAN_ALL);
-
-  return SCAN (c, st, "reading the maps",
-               fn (opaque, col (st, 0), col (st, 1), col (st, 2),
-                   sqlite3_column_blob (st, 3),
-                   (size_t) sqlite3_column_bytes (st, 3)));
-}
-
-int
-meta_leaf_scan_from (struct meta_conn *c, const struct meta_leaf_key *first,
-                     int (*fn) (void *opaque, const struct meta_leaf_key *key,
-                                const uint8_t *buf, size_t len),
-                     void *opaque)
-{
-  USING_STMT (st, c, ST_LEAF_SCAN_FROM);
-  struct meta_leaf_key key;
-
-  bind_u64 (st, 1, first->branch);
-  bind_u64 (st, 2, first->leaf);
-  bind_u64 (st, 3, first->seq);
-  return SCAN (c, st, "reading the maps", ({
-                 key = (struct meta_leaf_key) { col (st, 0), col (st, 1),
-                                                col (st, 2) };
-                 fn (opaque, &key, sqlite3_column_blob (st, 3),
-                     (size_t) sqlite3_column_bytes (st, 3));
                }));
 }
 

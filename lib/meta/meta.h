@@ -380,11 +380,18 @@ meta_snapshot_salvage (struct meta_conn *c,
                        int (*fn) (void *opaque, const struct meta_snapshot *s),
                        void *opaque);
 
-/* Leaves.  get: 1 found, 0 not; 'buf' has LEAF_LEN_MAX bytes. */
+/* Leaves, with their deltas (leaf-delta.h).  A leaf whose deltas are not valid
+ * is a byte long.  put and delete also drop the leaf's deltas.
+ * get: 1 found, 0 not; 'buf' has LEAF_LEN_MAX bytes.
+ */
 extern int meta_leaf_get (struct meta_conn *c, uint64_t branch, uint64_t leaf,
                           uint64_t seq, uint8_t *buf, size_t *len);
 extern int meta_leaf_put (struct meta_conn *c, uint64_t branch, uint64_t leaf,
                           uint64_t seq, const uint8_t *buf, size_t len);
+/* put, without reading the deltas, which stay. */
+extern int meta_leaf_put_alone (struct meta_conn *c, uint64_t branch,
+                                uint64_t leaf, uint64_t seq, const uint8_t *buf,
+                                size_t len);
 extern int meta_leaf_delete (struct meta_conn *c, uint64_t branch,
                              uint64_t leaf, uint64_t seq);
 /* Leaves of a branch from 'first' on, ascending.  'fn' returns 0 to continue, 1
@@ -438,6 +445,41 @@ meta_leaf_scan_from (struct meta_conn *c, const struct meta_leaf_key *first,
                      int (*fn) (void *opaque, const struct meta_leaf_key *key,
                                 const uint8_t *buf, size_t len),
                      void *opaque);
+
+/* Must reads of leaves look for deltas?  An older pool that is open read-only
+ * has no table "delta", nor has another before it is fully open: 1; 0; -1.
+ */
+extern int meta_has_deltas (struct meta_conn *c);
+
+/* Deltas.  An area is that of leaf / DELTA_LEAVES; in these keys 'leaf' is the
+ * area.
+ *
+ * get: 1 found, 0 not; 'row' has DELTA_LEN_MAX bytes, and may not be valid.
+ * put: a valid row; no bytes: delete it.  The caller sets the feature
+ * FEATURE_INCOMPAT_DELTAS.  merge: put an area's deltas into their leaves, if
+ * all of these are valid.  lose: delete a row that is not valid, and lose all
+ * pointers of its leaves, because it is not known which are old.  It calls
+ * 'lost', which may be NULL, with the key of each such leaf.  lose_invalid: the
+ * same if the row is not valid: 1; else 0; -1.
+ */
+extern int meta_deltas_get (struct meta_conn *c, uint64_t branch, uint64_t area,
+                            uint64_t seq, uint8_t *row, size_t *len);
+extern int meta_deltas_put (struct meta_conn *c, uint64_t branch, uint64_t area,
+                            uint64_t seq, const uint8_t *row, size_t len);
+extern int meta_deltas_merge (struct meta_conn *c, uint64_t branch,
+                              uint64_t area, uint64_t seq);
+extern int
+meta_deltas_lose (struct meta_conn *c, const struct meta_leaf_key *key,
+                  int (*lost) (void *opaque, const struct meta_leaf_key *key,
+                               unsigned blocks),
+                  void *opaque);
+extern int
+meta_deltas_lose_invalid (struct meta_conn *c, const struct meta_leaf_key *key);
+extern int
+meta_deltas_scan (struct meta_conn *c,
+                  int (*fn) (void *opaque, const struct meta_leaf_key *key,
+                             const uint8_t *row, size_t len),
+                  void *opaque);
 
 /* Records, by group, with their present reference counts (counts.h): 1 found,
  * 0 not.  A group whose counts are damaged ends after a byte.

@@ -40,5 +40,14 @@ CREATE TABLE IF NOT EXISTS count (
   data BLOB NOT NULL
 ) STRICT;
 
+-- Pointers that are newer than the leaves.
+CREATE TABLE IF NOT EXISTS delta (
+  branch INTEGER NOT NULL,
+  area INTEGER NOT NULL,            -- leaf / 64
+  seq INTEGER NOT NULL,
+  data BLOB NOT NULL,
+  PRIMARY KEY (branch, area, seq)
+) STRICT, WITHOUT ROWID;
+
 -- Every column that thinning reads.
 CREATE INDEX IF NOT EXISTS drift_golden ON drift (golden, id, time, flags);
