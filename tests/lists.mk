@@ -39,6 +39,7 @@ short_module_tests = \
 	modules/test-copying \
 	modules/test-counters \
 	modules/test-counts \
+	modules/test-deltas \
 	modules/test-drift-looks \
 	modules/test-estimate \
 	modules/test-event \

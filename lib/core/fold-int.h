@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Shared by fold.c (the txg's changes), fold-layers.c (background work on
- * layers) and fold-records.c.
+/* Shared by fold.c (the txg's changes), fold-deltas.c (pointers that stay apart
+ * from their leaves), fold-layers.c (background work on layers) and
+ * fold-records.c.
  */
 
 #ifndef NBDEDUP_FOLD_INT_H
@@ -12,6 +13,7 @@
 
 #include "core/fold-index.h"
 #include "core/fold.h"
+#include "format/leaf-delta.h"
 
 struct addrs {
   uint64_t *p; /* owned */
@@ -26,6 +28,12 @@ struct layer_delta {
   bool has_cursor;
   bool pass_done; /* ... which has reached the end */
   bool reaped;    /* dying, and all its rows are gone */
+};
+
+/* DELTA_LEAVES leaves of a layer. */
+struct area {
+  const struct layer *layer;
+  uint64_t area;
 };
 
 /* What a fold does to a record that moves (moves.h). */
@@ -66,7 +74,22 @@ struct fold {
   struct fold_ahead ahead;
 
   /* Made again by each fold_write_tables. */
-  struct addrs displaced;   /* lost one reference each */
+  struct addrs displaced; /* lost one reference each */
+  struct {
+    struct area *p; /* owned */
+    size_t nr;
+  } areas;            /* whose deltas are to be merged */
+  size_t area_end;    /* of the map's changes: those of the present area */
+  bool area_is_dense; /* it gets new rows of leaves */
+  struct {
+    const struct layer *layer; /* NULL: it was not read, or may have changed */
+    uint64_t area;
+    bool dirty; /* the table has an older one */
+    size_t len;
+    uint8_t buf[DELTA_LEN_MAX];
+  } deltas; /* the present area's row */
+  bool with_deltas;
+  bool has_merged;          /* deltas */
   struct ddt_change *added; /* of moved records; ascending by address */
   size_t nr_added;
   struct addrs moved_leaves; /* numbers of leaves that moves have changed */
@@ -124,6 +147,24 @@ extern int fold_put_leaf (struct meta_conn *c, struct layer *layer,
 extern int fold_push_leaf (struct fold *f, struct meta_conn *c,
                            struct layer *child, uint64_t leaf_nr,
                            const struct leaf *leaf, bool exists);
+
+/* fold-deltas.c.  begin: before the first leaf; look: before the map's change
+ * 'i'.  put: write a change of a leaf, which has a row, as deltas: 1; 0: the
+ * leaf needs a new row; -1.  They reach the table with flush, which must come
+ * before a new row of a leaf, and after the last change.  merge: after all else
+ * that changes maps.
+ */
+extern int fold_deltas_begin (struct fold *f, struct meta_conn *c);
+extern int fold_deltas_look (struct fold *f, struct meta_conn *c, size_t i);
+extern int fold_put_deltas (struct fold *f, struct meta_conn *c,
+                            const struct map_change *mc, unsigned nr_displaced);
+extern int fold_flush_deltas (struct fold *f, struct meta_conn *c);
+extern int fold_merge_deltas (struct fold *f, struct meta_conn *c);
+/* While a repair runs: before a change of a leaf, lose what deltas that are not
+ * valid have made unreadable.
+ */
+extern int fold_repair_deltas (struct fold *f, struct meta_conn *c,
+                               const struct map_change *mc);
 
 /* Add the txg's records and update all counts; records that have no
  * reference die.

@@ -73,7 +73,7 @@ find_seq (struct layer **layers, size_t nr, uint64_t seq)
 static int
 row_pages (const struct scan *s, const struct leaf_row *row, uint64_t *pages)
 {
-  struct room_touched touched = { .leaves = 1 };
+  struct room_touched touched = { .leaves = 1, .areas = 1 };
   struct pointer ptr;
   unsigned i;
 

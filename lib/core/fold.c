@@ -92,6 +92,7 @@ fold_free (struct fold *f)
   free (f->map_changes);
   free (f->changes);
   free (f->displaced.p);
+  free (f->areas.p);
   free (f->layers);
   free (f->gone);
   free (f->unlinked.p);
@@ -282,6 +283,7 @@ read_leaf (struct fold *f, const struct map_change *mc, const uint8_t *buf,
                nbdedup_error (), mc->leaf, mc->layer->id);
   memset (leaf, 0, sizeof *leaf);
   memset (leaf->state, MAP_LOST, sizeof leaf->state);
+  f->state.features_compat |= FEATURE_COMPAT_LOST;
   return 0;
 }
 
@@ -293,10 +295,12 @@ fold_leaf (struct fold *f, struct meta_conn *c, const struct map_change *mc)
   struct layer *layer = mc->layer;
   struct layer_delta *ld;
   struct leaf leaf, below;
-  int found, pointers, blocks;
+  int found, pointers, blocks, r;
   unsigned nr;
   size_t len = 0;
 
+  if (fold_repair_deltas (f, c, mc) == -1)
+    return -1;
   found = meta_leaf_get (c, layer->branch, mc->leaf, layer->seq, buf, &len);
   if (found == -1 || read_leaf (f, mc, buf, len, &leaf) == -1)
     return -1;
@@ -316,6 +320,11 @@ fold_leaf (struct fold *f, struct meta_conn *c, const struct map_change *mc)
   ld->blocks += blocks;
   if (layer_is_pushed (layer))
     return fold_push_leaf (f, c, layer, mc->leaf, &leaf, found);
+  r = found ? fold_put_deltas (f, c, mc, nr) : 0;
+  if (r != 0)
+    return r == 1 ? 0 : -1;
+  if (fold_flush_deltas (f, c) == -1)
+    return -1;
   return fold_put_leaf (c, layer, mc->leaf, &leaf, found);
 }
 
@@ -474,12 +483,16 @@ fold_data (struct fold *f, struct meta_conn *c)
 {
   size_t i;
 
+  if (fold_deltas_begin (f, c) == -1)
+    return -1;
   for (i = 0; i < f->nr_map_changes; ++i) {
-    if (fold_leaf (f, c, &f->map_changes[i]) == -1)
+    if (fold_deltas_look (f, c, i) == -1 ||
+        fold_leaf (f, c, &f->map_changes[i]) == -1)
       return -1;
     fold_ahead_look (f, i + 1);
   }
-  return fold_background (f, c) == -1 || fold_moves (f, c) == -1 ||
+  return fold_flush_deltas (f, c) == -1 || fold_background (f, c) == -1 ||
+      fold_moves (f, c) == -1 || fold_merge_deltas (f, c) == -1 ||
       fold_layers (f, c) == -1
     ? -1
     : fold_records (f, c);

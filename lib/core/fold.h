@@ -101,5 +101,7 @@ extern uint64_t fold_freed_sectors (const struct fold *f);
 extern bool fold_has_more (struct fold *f);
 /* Rows that background work has changed in this one. */
 extern unsigned fold_background_done (const struct fold *f);
+/* Has it merged deltas into leaves, which no change was promised? */
+extern bool fold_has_merged (const struct fold *f);
 
 #endif /* NBDEDUP_FOLD_H */

@@ -90,6 +90,24 @@ drop_holes (struct leaf *leaf)
       leaf->state[i] = MAP_INHERIT;
 }
 
+unsigned
+map_get_pointers (const struct map_change *change,
+                  struct leaf_pointer *pointers, unsigned max)
+{
+  const struct leaf_changes *lc = change->changes;
+  unsigned i;
+
+  if (lc->all_holes || lc->nr > max)
+    return 0;
+  for (i = 0; i < lc->nr; ++i) {
+    if (lc->blocks[i].state != MAP_POINTER)
+      return 0;
+    pointers[i].index = lc->blocks[i].index;
+    memcpy (pointers[i].ptr, lc->blocks[i].ptr, POINTER_LEN);
+  }
+  return lc->nr;
+}
+
 bool
 map_needs_below (const struct map_change *change, const struct leaf *leaf)
 {

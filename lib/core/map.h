@@ -3,6 +3,8 @@
 /* Layer maps: (layer, block) -> pointer, hole or inherit.
  *
  * The durable part is in table "leaf" of pool.db, LEAF_BLOCKS blocks a row.
+ * Table "delta" has pointers that are newer (leaf-delta.h).  Here and below a
+ * row is that of a leaf with its deltas.
  * In memory:
  *
  *  - the open txg's changes, and the folding txg's, by leaf;
@@ -38,6 +40,7 @@
 
 #include "format/format.h"
 #include "format/layer.h"
+#include "format/leaf-delta.h"
 #include "meta/meta.h"
 
 struct map;
@@ -123,6 +126,11 @@ extern void map_cut (struct map *map);
 /* The folding txg's leaves, ascending by layer and leaf, malloc'd. */
 extern int
 map_get_changes (struct map *map, struct map_change **changes, size_t *nr);
+/* The change's new pointers, ascending by index, if it has nothing else and at
+ * most 'max' of them: their number; else 0.
+ */
+extern unsigned map_get_pointers (const struct map_change *change,
+                                  struct leaf_pointer *pointers, unsigned max);
 /* Would map_apply read 'below'? */
 extern bool
 map_needs_below (const struct map_change *change, const struct leaf *leaf);

@@ -453,7 +453,7 @@ assert_promise (struct txg *t, const struct fold *f,
 
   TAILQ_FOREACH (q, taken, link)
     has_command |= q->fn != NULL && !is_own (t, q);
-  assert (has_command || fold_background_done (f) > 0 ||
+  assert (has_command || fold_background_done (f) > 0 || fold_has_merged (f) ||
           written <= room_folding_most (t->room) + ROOM_FOLD_PAGES);
 }
 

@@ -12,6 +12,7 @@
 #include "base/mix.h"
 #include "disk/room.h"
 #include "format/format.h"
+#include "format/leaf-delta.h"
 
 /* The growth of pool.db by one block, without split pages: record 56, index
  * entry 16, leaf row 56 bytes, in pages and rows that are half empty.
@@ -38,7 +39,7 @@
  */
 #define NR_SEEN 32768u
 
-enum kind { LEAF, AREA, GROUP, COUNT };
+enum kind { LEAF, AREA, DELTAS, GROUP, COUNT };
 
 struct room {
   struct room_ops ops;
@@ -366,6 +367,15 @@ is_small (const struct room *room, uint64_t used)
   return used <= room->wal_max / 2;
 }
 
+bool
+room_is_small (struct room *room)
+{
+  struct room_pages p;
+
+  room->ops.get (room->ops.opaque, &p);
+  return is_small (room, p.used);
+}
+
 static bool
 is_ample (const struct room *room, uint64_t pages)
 {
@@ -528,6 +538,8 @@ room_touch_leaf (struct room_touched *t, uint64_t layer, uint64_t leaf,
   t->last_leaf = leaf;
   if (has_seen (t->room, LEAF, layer, leaf, true))
     return;
+  if (!has_seen (t->room, DELTAS, layer, leaf / DELTA_LEAVES, true))
+    t->areas++;
   if (alone && has_seen (t->room, AREA, layer, leaf / ROOM_AREA_LEAVES, true))
     t->neighbours++;
   else
@@ -574,9 +586,9 @@ room_touch_ref (struct room_touched *t, uint64_t addr)
 uint64_t
 room_touched_pages (const struct room_touched *t)
 {
-  return t->leaves * ROOM_LEAF_PAGES + (t->neighbours + 1) / 2 +
-    t->groups * ROOM_GROUP_PAGES + t->counts * ROOM_COUNT_PAGES +
-    t->removed * ROOM_CANCEL_PAGES +
+  return t->leaves * ROOM_ROW_PAGES + (t->neighbours + 1) / 2 +
+    t->areas * ROOM_DELTA_PAGES + t->groups * ROOM_GROUP_PAGES +
+    t->counts * ROOM_COUNT_PAGES + t->removed * ROOM_CANCEL_PAGES +
     (t->added + ROOM_ENTRIES_PER_PAGE - 1) / ROOM_ENTRIES_PER_PAGE;
 }
 

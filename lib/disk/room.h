@@ -48,14 +48,17 @@ struct room;
  */
 #define ROOM_POINTER_PAGES 10 /* to remove an old pointer */
 #define ROOM_BLOCK_PAGES (4 + ROOM_POINTER_PAGES)
-#define ROOM_LEAF_PAGES 4
+/* The row of a leaf, and the deltas of its area (leaf-delta.h). */
+#define ROOM_ROW_PAGES 4
+#define ROOM_DELTA_PAGES 2
+#define ROOM_LEAF_PAGES (ROOM_ROW_PAGES + ROOM_DELTA_PAGES)
 /* Rows of so many leaves, from a multiple of it on, are neighbours if their
  * branch has no other layer.  At most they fill 3 pages, or 9 that are a
  * third full: each row beside one that is counted takes half a page more.
  */
 #define ROOM_AREA_LEAVES 16
 /* A leaf whose blocks all lose their pointers. */
-#define ROOM_HOLES_PAGES (ROOM_LEAF_PAGES + 64 * ROOM_POINTER_PAGES)
+#define ROOM_HOLES_PAGES (ROOM_ROW_PAGES + 64 * ROOM_POINTER_PAGES)
 /* The same, when it is known what many changes together touch (room_return):
  * a group that gets new records, or loses some (its row 3, count 1, segment 2,
  * and balancing); a group whose records get references (count); an index entry
@@ -98,6 +101,7 @@ struct room_touched {
   struct room *room; /* not owned; NULL: no change was before */
   uint64_t leaves;
   uint64_t neighbours;     /* leaves beside one of those */
+  uint64_t areas;          /* that may have deltas of these leaves */
   uint64_t groups;         /* that get new records, or lose some */
   uint64_t counts;         /* groups whose records get references */
   uint64_t added, removed; /* entries of the index */
@@ -162,6 +166,9 @@ extern unsigned room_get_copies (struct room *room);
  */
 extern uint64_t room_kept_pages (uint64_t used);
 extern uint64_t room_kept_wal_pages (uint64_t used, unsigned copies);
+
+/* Can a fold write all that pool.db may become? */
+extern bool room_is_small (struct room *room);
 
 /* Allocate the kept pages.  False: the file system has no room for them. */
 extern bool room_keep (struct room *room);

@@ -18,6 +18,7 @@
 
 #include "disk/room.h"
 #include "format/format.h"
+#include "format/leaf-delta.h"
 #include "rigs/testutil.h"
 
 static uint64_t seed;
@@ -183,7 +184,7 @@ enter (unsigned nr, uint64_t pages)
 static uint64_t
 give_pages (uint64_t pages, const struct room_touched *t)
 {
-  uint64_t touched = t->leaves * ROOM_LEAF_PAGES +
+  uint64_t touched = t->leaves * ROOM_ROW_PAGES + t->areas * ROOM_DELTA_PAGES +
     t->groups * ROOM_GROUP_PAGES + t->removed * ROOM_CANCEL_PAGES +
     t->added / 256;
 
@@ -196,6 +197,8 @@ pages_touched (unsigned nr, uint64_t pages)
 {
   struct room_touched t = { .leaves = rng_between (&rng, 1, nr) };
   unsigned i;
+
+  t.areas = rng_between (&rng, 1, t.leaves);
 
   for (i = 0; i < nr; ++i) {
     room_touch_new (&t, rng_below (&rng, 100000));
@@ -514,7 +517,8 @@ static void
 returns (void)
 {
   begin (1000000, 100000);
-  assert (enter_and_return () == 100000 / BATCH_PAGES);
+  assert (enter_and_return () ==
+          (100000 - ROOM_GROWTH_MIN_PAGES - ROOM_FOLD_PAGES) / BATCH_PAGES);
   end ();
   begin (1000000, 100000);
   is_huge = true;
@@ -578,14 +582,16 @@ neighbours (void)
   for (leaf = 0; leaf < 2 * ROOM_AREA_LEAVES; ++leaf)
     room_touch_leaf (&t, 1, leaf, true);
   assert (t.leaves == 2 && t.neighbours == 2 * ROOM_AREA_LEAVES - 2);
+  assert (t.areas == 1);
   assert (room_touched_pages (&t) ==
-          2 * ROOM_LEAF_PAGES + ROOM_AREA_LEAVES - 1);
+          2 * ROOM_ROW_PAGES + ROOM_AREA_LEAVES - 1 + ROOM_DELTA_PAGES);
   t = room_touch (room);
   for (leaf = 0; leaf < ROOM_AREA_LEAVES; ++leaf) {
     room_touch_leaf (&t, 2, leaf, false);
     room_touch_leaf (&t, 3, leaf * ROOM_AREA_LEAVES, true);
   }
   assert (t.leaves == 2 * ROOM_AREA_LEAVES && t.neighbours == 0);
+  assert (t.areas == 1 + ROOM_AREA_LEAVES * ROOM_AREA_LEAVES / DELTA_LEAVES);
   end ();
 }
 
