@@ -41,6 +41,7 @@
 #include "core/txg.h"
 #include "data/volume-types.h"
 #include "disk/room.h"
+#include "format/leaf-delta.h"
 #include "report/check-int.h"
 #include "report/check.h"
 #include "report/mend.h"
@@ -230,35 +231,43 @@ judge_leaf (struct repair_layer *l, uint64_t leaf_nr, const uint8_t *buf,
   return fix->nr_lost > 0;
 }
 
+/* 1; 0: the row is correct; -1. */
+static int
+add_fix (struct repair *rp, uint64_t branch, uint64_t leaf, uint64_t seq,
+         const uint8_t *buf, size_t len)
+{
+  struct fixes *fixes = rp->arg;
+  struct fix fix = { .branch = branch, .leaf = leaf, .seq = seq };
+
+  if (!judge_leaf (repair_find_layer (rp, branch, seq), leaf, buf, len, &fix))
+    return 0;
+  return array_push (&fixes->p, &fixes->nr, fix) == -1 ? -1 : 1;
+}
+
 static int
 judge_row (void *opaque, uint64_t branch, uint64_t leaf, uint64_t seq,
            const uint8_t *buf, size_t len)
 {
   struct repair *rp = opaque;
   struct fixes *fixes = rp->arg;
-  struct fix fix = { .branch = branch, .leaf = leaf, .seq = seq };
+  int r = add_fix (rp, branch, leaf, seq, buf, len);
 
-  if (!judge_leaf (repair_find_layer (rp, branch, seq), leaf, buf, len, &fix))
-    return 0;
-  if (fixes->nr == rp->rows) {
-    rp->more = true;
-    return 1;
-  }
-  return array_push (&fixes->p, &fixes->nr, fix);
+  if (r != 1 || fixes->nr <= rp->rows)
+    return r == -1 ? -1 : 0;
+  fixes->nr--;
+  rp->more = true;
+  return 1;
 }
 
+/* Write the rows, which hold no damage any more. */
 static int
-fix_leaves (struct repair *rp)
+apply_fixes (struct repair *rp)
 {
   struct fixes *fixes = rp->arg;
   uint8_t buf[LEAF_LEN_MAX];
   const struct fix *fix;
   size_t i, len;
 
-  free (fixes->p);
-  *fixes = (struct fixes) { .p = NULL };
-  if (meta_leaf_scan_all (rp->c, judge_row, rp) == -1)
-    return -1;
   for (i = 0; i < fixes->nr; ++i) {
     fix = &fixes->p[i];
     len = leaf_pack (&fix->content, buf);
@@ -272,6 +281,98 @@ fix_leaves (struct repair *rp)
     rp->maps_changed = true;
   }
   return 0;
+}
+
+static void
+forget_fixes (struct fixes *fixes)
+{
+  free (fixes->p);
+  *fixes = (struct fixes) { .p = NULL };
+}
+
+static int
+fix_leaves (struct repair *rp)
+{
+  forget_fixes (rp->arg);
+  return meta_leaf_scan_all (rp->c, judge_row, rp) == -1 ? -1
+                                                         : apply_fixes (rp);
+}
+
+/* Rows of table "delta" that are not valid ('leaf': an area), and leaves that
+ * have deltas but no row.
+ */
+struct bad_deltas {
+  struct repair *rp;
+  struct meta_leaf_key *rows, *leaves; /* owned */
+  size_t nr_rows, nr_leaves;
+};
+
+static int
+find_bad_deltas (void *opaque, const struct meta_leaf_key *key,
+                 const uint8_t *row, size_t len)
+{
+  struct bad_deltas *bad = opaque;
+  struct repair *rp = bad->rp;
+  struct meta_leaf_key k = *key;
+  uint8_t buf[LEAF_LEN_MAX];
+  size_t first, n;
+  int r;
+
+  if (bad->nr_rows > rp->rows / DELTA_LEAVES || bad->nr_leaves >= rp->rows) {
+    rp->more = true;
+    return 1;
+  }
+  if (len == 0 || !deltas_are_valid (row, len))
+    return array_push (&bad->rows, &bad->nr_rows, *key);
+  for (k.leaf = key->leaf * DELTA_LEAVES;
+       k.leaf < (key->leaf + 1) * DELTA_LEAVES; ++k.leaf) {
+    if (deltas_of_leaf (row, len, k.leaf, &first) == 0)
+      continue;
+    r = meta_leaf_get (rp->c, k.branch, k.leaf, k.seq, buf, &n);
+    if (r == -1 ||
+        (r == 0 && array_push (&bad->leaves, &bad->nr_leaves, k) == -1))
+      return -1;
+  }
+  return 0;
+}
+
+static int
+note_lost (void *opaque, const struct meta_leaf_key *key, unsigned blocks)
+{
+  struct repair *rp = opaque;
+  struct fixes *fixes = rp->arg;
+
+  if (repair_find_layer (rp, key->branch, key->seq) == NULL)
+    return 0;
+  fixes->lost_blocks += blocks;
+  return array_push (&fixes->p, &fixes->nr,
+                     (struct fix) {
+                       .branch = key->branch,
+                       .leaf = key->leaf,
+                       .seq = key->seq,
+                       .nr_lost = blocks,
+                     });
+}
+
+static int
+fix_deltas (struct repair *rp)
+{
+  struct bad_deltas bad = { .rp = rp };
+  const struct meta_leaf_key *k;
+  int r;
+
+  forget_fixes (rp->arg);
+  r = meta_deltas_scan (rp->c, find_bad_deltas, &bad);
+  for (k = bad.rows; k < bad.rows + bad.nr_rows && r == 0; ++k) {
+    r = meta_deltas_lose (rp->c, k, note_lost, rp);
+    rp->state->features_compat |= FEATURE_COMPAT_LOST;
+    rp->maps_changed = true;
+  }
+  for (k = bad.leaves; k < bad.leaves + bad.nr_leaves && r == 0; ++k)
+    r = meta_leaf_delete (rp->c, k->branch, k->leaf, k->seq);
+  free (bad.rows);
+  free (bad.leaves);
+  return r;
 }
 
 static void
@@ -299,8 +400,10 @@ static int
 repair_leaves (struct repair *rp)
 {
   struct fixes fixes = { .p = NULL };
-  int r = repair_pass (rp, fix_leaves, leaves_done, &fixes);
+  int r = repair_pass (rp, fix_deltas, leaves_done, &fixes);
 
+  if (r == 0)
+    r = repair_pass (rp, fix_leaves, leaves_done, &fixes);
   free (fixes.p);
   return r;
 }

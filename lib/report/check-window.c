@@ -17,6 +17,7 @@
 #include "core/engine.h"
 #include "data/volume-types.h"
 #include "format/layer.h"
+#include "format/leaf-delta.h"
 #include "report/check-window.h"
 
 /*----------------------------------------------------------------------
@@ -272,6 +273,42 @@ check_leaf (void *opaque, uint64_t branch, uint64_t leaf_nr, uint64_t seq,
   return check_step (ck);
 }
 
+/* Of such a delta no leaf can be read: it names what has no pointer, or is in a
+ * row that is not valid (check_leaf reports these), or its leaf has no row.
+ */
+static int
+check_deltas (void *opaque, const struct meta_leaf_key *key, const uint8_t *row,
+              size_t len)
+{
+  struct check *ck = opaque;
+  uint8_t buf[LEAF_LEN_MAX];
+  uint64_t leaf;
+  size_t first, n;
+  int r;
+
+  if (len == 0 || !deltas_are_valid (row, len)) {
+    check_problem (ck,
+                   "changes of branch %" PRIu64 ", seq %" PRIu64
+                   ", area %" PRIu64 ": not valid",
+                   key->branch, key->seq, key->leaf);
+    return check_step (ck);
+  }
+  for (leaf = key->leaf * DELTA_LEAVES; leaf < (key->leaf + 1) * DELTA_LEAVES;
+       ++leaf) {
+    if (deltas_of_leaf (row, len, leaf, &first) == 0)
+      continue;
+    r = meta_leaf_get (ck->c, key->branch, leaf, key->seq, buf, &n);
+    if (r == -1)
+      return -1;
+    if (r == 0)
+      check_problem (ck,
+                     "changes of branch %" PRIu64 ", seq %" PRIu64
+                     ": there is no leaf %" PRIu64,
+                     key->branch, key->seq, leaf);
+  }
+  return check_step (ck);
+}
+
 int
 check_collect_layer (void *opaque, const struct meta_layer *ml)
 {
@@ -386,7 +423,8 @@ check_window (struct check *ck)
   ck->first_addr = ck->next_group * RECORD_GROUP_SECTORS;
   if (meta_record_scan (ck->c, ck->next_group, window_group, ck) == -1 ||
       meta_leaf_scan_all (ck->c, check_leaf, ck) == -1 ||
-      meta_copies_scan (ck->c, 0, check_copies, ck) == -1)
+      meta_copies_scan (ck->c, 0, check_copies, ck) == -1 ||
+      (ck->first_window && meta_deltas_scan (ck->c, check_deltas, ck) == -1))
     return -1;
   for (i = 0; i < ck->nr; ++i)
     if (ck->window[i].found != ck->window[i].refcount)

@@ -18,6 +18,7 @@
 #include "core/map.h"
 #include "data/volume-types.h"
 #include "format/layer.h"
+#include "format/leaf-delta.h"
 #include "meta/meta-mend.h"
 #include "meta/meta-repair.h"
 #include "meta/meta.h"
@@ -39,6 +40,7 @@ struct candidate {
   uint64_t end;       /* blocks below it can be seen; 0: none */
   uint64_t names_end; /* of its own names */
   bool named;
+  bool has_no_tail;        /* a volume's head, with nothing behind its end */
   uint64_t rows, pointers; /* that can be read */
   bool odd;                /* one of them is invalid */
 };
@@ -103,6 +105,7 @@ collect (struct map_mend *md)
 {
   struct volumes *vs = md->pool->volumes;
   const struct volume *v;
+  struct candidate *cd;
   size_t i, j;
 
   WITH_LOCK (&vs->lock);
@@ -116,6 +119,9 @@ collect (struct map_mend *md)
   for (i = 0; i < vs->list.nr; ++i) {
     v = vs->list.p[i];
     add_name (md, v);
+    cd = find_candidate (md, v->layer->branch, v->layer->seq);
+    if (cd)
+      cd->has_no_tail = !v->tail_dirty;
     for (j = 0; j < v->snapshots.nr; ++j)
       add_name (md, v->snapshots.p[j]);
   }
@@ -182,24 +188,28 @@ note (struct map_mend *md, struct layer *layer, uint64_t leaf)
                      (struct lost_range) { layer, leaf, 1 });
 }
 
+/* The leaf's deltas stay.  So blocks behind the end, which no name shows, are
+ * lost as well if the layer may have deltas there.
+ */
 static int
 lose_leaf (struct map_mend *md, struct meta_conn *c, const struct candidate *cd,
            uint64_t leaf_nr)
 {
   uint8_t buf[LEAF_LEN_MAX];
   struct leaf leaf;
+  bool is_seen;
   unsigned i;
 
   assert (leaf_nr * LEAF_BLOCKS < cd->end);
   for (i = 0; i < LEAF_BLOCKS; ++i) {
-    leaf.state[i] = leaf_nr * LEAF_BLOCKS + i < cd->end ? MAP_LOST
-                                                        : MAP_INHERIT;
-    md->blocks += leaf.state[i] == MAP_LOST;
+    is_seen = leaf_nr * LEAF_BLOCKS + i < cd->end;
+    leaf.state[i] = is_seen || !cd->has_no_tail ? MAP_LOST : MAP_INHERIT;
+    md->blocks += is_seen;
   }
   if (note (md, cd->layer, leaf_nr) == -1)
     return -1;
-  return meta_leaf_put (c, cd->layer->branch, leaf_nr, cd->layer->seq, buf,
-                        leaf_pack (&leaf, buf));
+  return meta_leaf_put_alone (c, cd->layer->branch, leaf_nr, cd->layer->seq,
+                              buf, leaf_pack (&leaf, buf));
 }
 
 static int
@@ -229,6 +239,129 @@ lose (void *opaque, struct meta_conn *c, const struct meta_lost_range *range)
         return -1;
   }
   md->state->features_compat |= FEATURE_COMPAT_LOST;
+  return 0;
+}
+
+/*----------------------------------------------------------------------
+ * Losing deltas
+ */
+
+/* So many leaves change before the scan goes on: a scan must not write. */
+#define LEAVES_AT_ONCE 256
+
+struct old_leaf {
+  struct meta_leaf_key key;
+  struct leaf content;
+};
+
+struct lost_deltas {
+  const struct meta_lost_range *range;
+  struct meta_leaf_key next;
+  struct old_leaf *p; /* owned; LEAVES_AT_ONCE */
+  unsigned nr;
+};
+
+/* May the lost rows have had deltas of the leaf? */
+static bool
+is_in_range (const struct meta_lost_range *range,
+             const struct meta_leaf_key *key)
+{
+  const struct leaf_key area = { key->branch, key->leaf / DELTA_LEAVES,
+                                 key->seq };
+
+  return (!range->has_low || leaf_key_compare (&range->low, &area) < 0) &&
+    (!range->has_high || leaf_key_compare (&area, &range->high) < 0);
+}
+
+/* Is no later row in the range? */
+static bool
+is_behind (const struct meta_lost_range *range, const struct meta_leaf_key *key)
+{
+  return range->has_high &&
+    (key->branch > range->high.branch ||
+     (key->branch == range->high.branch &&
+      key->leaf / DELTA_LEAVES > range->high.leaf));
+}
+
+static int
+find_old (void *opaque, const struct meta_leaf_key *key, const uint8_t *buf,
+          size_t len)
+{
+  struct lost_deltas *ld = opaque;
+  struct old_leaf *old = &ld->p[ld->nr];
+
+  ld->next = *key;
+  if (is_behind (ld->range, key) || ld->nr == LEAVES_AT_ONCE)
+    return 1;
+  if (!is_in_range (ld->range, key) ||
+      leaf_unpack (buf, len, &old->content) == -1 ||
+      memchr (old->content.state, MAP_POINTER, LEAF_BLOCKS) == NULL)
+    return 0;
+  old->key = *key;
+  ld->nr++;
+  return 0;
+}
+
+/* Which of its pointers were replaced is not known: so all are lost.  Those of
+ * a layer that no name shows must go as well: some hold no reference any more,
+ * and the fold would give one back.
+ */
+static int
+lose_old (struct map_mend *md, struct meta_conn *c, struct old_leaf *old)
+{
+  const struct candidate *cd = find_candidate (md, old->key.branch,
+                                               old->key.seq);
+  uint8_t buf[LEAF_LEN_MAX];
+  unsigned i;
+
+  for (i = 0; i < LEAF_BLOCKS; ++i)
+    if (old->content.state[i] == MAP_POINTER) {
+      old->content.state[i] = MAP_LOST;
+      md->blocks += cd && old->key.leaf * LEAF_BLOCKS + i < cd->end;
+    }
+  if (cd && note (md, cd->layer, old->key.leaf) == -1)
+    return -1;
+  return meta_leaf_put_alone (c, old->key.branch, old->key.leaf, old->key.seq,
+                              buf, leaf_pack (&old->content, buf));
+}
+
+/* Without the feature there never was a delta. */
+static int
+lose_deltas (void *opaque, struct meta_conn *c,
+             const struct meta_lost_range *range)
+{
+  struct map_mend *md = opaque;
+  struct lost_deltas ld = { .range = range };
+  unsigned i;
+  int r;
+
+  if (!(md->state->features_incompat & FEATURE_INCOMPAT_DELTAS))
+    return 0;
+  if (range->has_low)
+    ld.next = (struct meta_leaf_key) { range->low.branch,
+                                       range->low.leaf * DELTA_LEAVES, 0 };
+  ld.p = calloc (LEAVES_AT_ONCE, sizeof *ld.p);
+  if (ld.p == NULL)
+    return nbdedup_fail (ENOMEM, "no memory to repair");
+  do {
+    ld.nr = 0;
+    r = meta_leaf_scan_from (c, &ld.next, find_old, &ld);
+    for (i = 0; i < ld.nr && r == 0; ++i)
+      r = lose_old (md, c, &ld.p[i]);
+  } while (r == 0 && ld.nr == LEAVES_AT_ONCE);
+  free (ld.p);
+  md->state->features_compat |= FEATURE_COMPAT_LOST;
+  return r;
+}
+
+static int
+skip_row (void *opaque, const struct leaf_key *key, const uint8_t *data,
+          size_t len)
+{
+  (void) opaque;
+  (void) key;
+  (void) data;
+  (void) len;
   return 0;
 }
 
@@ -435,13 +568,15 @@ mend_forget_maps (struct nbdedup_pool *pool)
 }
 
 static int
-mend_maps (struct nbdedup_pool *pool, struct meta_state *state)
+mend_maps (struct nbdedup_pool *pool, struct meta_state *state,
+           enum meta_mend_table table)
 {
   struct map_mend md = { .pool = pool, .state = state };
+  const bool deltas = table == META_MEND_DELTA;
   const struct meta_mend_ops ops = {
-    META_MEND_LEAF,
-    count_row,
-    lose,
+    table,
+    deltas ? skip_row : count_row,
+    deltas ? lose_deltas : lose,
     &md,
   };
   int r = collect (&md), err;
@@ -467,17 +602,20 @@ mend_maps (struct nbdedup_pool *pool, struct meta_state *state)
   return r;
 }
 
-/* A table that cannot be mended must not prevent mending the others. */
+/* A table that cannot be mended must not prevent mending the others.  Mending
+ * the leaves does not read deltas, and mending the deltas reads leaves.
+ */
 int
 mend_run (struct nbdedup_pool *pool, struct meta_state *state)
 {
   char text[512];
-  int n[3], nr = 0, err = 0;
+  int n[4], nr = 0, err = 0;
   unsigned i;
 
-  for (i = 0; i < 3; ++i) {
+  for (i = 0; i < 4; ++i) {
     n[i] = i == 0 ? mend_tables (pool, state)
-      : i == 1    ? mend_maps (pool, state)
+      : i == 1    ? mend_maps (pool, state, META_MEND_LEAF)
+      : i == 2    ? mend_maps (pool, state, META_MEND_DELTA)
                   : meta_repair (pool->meta, true);
     if (n[i] > 0)
       nr += n[i];

@@ -124,6 +124,10 @@ make_volumes (void)
   run ("snapshot", json_pack ("{s:s}", "name", "big@a"));
   for (i = 0; i < BLOCKS; ++i)
     if (is_changed (i))
+      put_block (v, i, in_big (i) + 100);
+  settle ();
+  for (i = 0; i < BLOCKS; ++i) /* these become deltas (leaf-delta.h) */
+    if (is_changed (i))
       put_block (v, i, in_big (i));
   nbdedup_volume_close (v);
   clone_of ("unwritten");
@@ -332,6 +336,7 @@ static void
 test_each_page_is_repaired (void)
 {
   each_page ("leaf", 1, repair_page);
+  each_page ("delta", 1, repair_page);
 }
 
 /* Write without a repair: into the lost part, and elsewhere. */
@@ -365,6 +370,169 @@ static void
 test_writes_go_on (void)
 {
   each_page ("leaf", 1, write_on);
+  each_page ("delta", 1, write_on);
+}
+
+/* A lost leaf does not take the pointers with it that are elsewhere. */
+static void
+test_deltas_survive (void)
+{
+  struct nbdedup_volume *v;
+  unsigned i;
+
+  begin ();
+  damage_page (root_page ("leaf"));
+  open_to_repair ();
+  json_decref (repair_pool ());
+  v = open_volume ("big");
+  for (i = 0; i < BLOCKS; ++i)
+    if (is_changed (i))
+      expect (look (v, "big", i, in_big (i)) == 1);
+  nbdedup_volume_close (v);
+  use_and_end ();
+}
+
+/* Mending one of the two tables must not need the other. */
+static void
+test_leaves_and_deltas_are_lost (void)
+{
+  begin ();
+  damage_page (root_page ("leaf"));
+  damage_page (root_page ("delta"));
+  open_to_repair ();
+  json_decref (repair_pool ());
+  expect_some_lost (true);
+  use_and_end ();
+}
+
+/* The layer that dies still has the pointers that its deltas replaced, which
+ * hold no references.
+ */
+static void
+test_layer_with_lost_deltas_dies (void)
+{
+  size_t n;
+
+  begin ();
+  damage_page (root_page ("delta"));
+  open_and_attach ();
+  run ("rollback", json_pack ("{s:s,s:b}", "name", "big@a", "force", 1));
+  settle ();
+  close_pool ();
+  open_to_repair ();
+  json_decref (repair_pool ());
+  check_pool ();
+  for (n = 1; n < NR_NAMES; ++n)
+    (void) count_lost (n);
+  close_pool ();
+}
+
+/* A layer that merges has a leaf with deltas on both sides of the end. */
+static uint64_t
+cut_a_leaf (void)
+{
+  struct nbdedup_volume *v;
+  unsigned i, round;
+
+  create_volume ("cut", 1024);
+  v = open_volume ("cut");
+  for (i = 0; i < 1024; ++i)
+    put_block (v, i, 1 + i);
+  settle ();
+  for (round = 0; round < 2; ++round) {
+    for (i = 645; i < 651; ++i)
+      put_block (v, i, 5000 + 100 * round + i);
+    settle ();
+  }
+  nbdedup_volume_close (v);
+  run ("snapshot", json_pack ("{s:s}", "name", "cut@a"));
+  run ("resize",
+       json_pack ("{s:s,s:I,s:b}", "name", "cut", "size",
+                  (json_int_t) 648 * BLOCK, "shrink", 1));
+  settle ();
+  run ("destroy", json_pack ("{s:s}", "name", "cut@a"));
+  return 0;
+}
+
+static void
+test_cut_leaf_is_lost (void)
+{
+  struct nbdedup_volume *v;
+  unsigned i;
+
+  begin ();
+  crash_after (cut_a_leaf);
+  damage_page (root_page ("leaf"));
+  open_and_attach ();
+  settle ();
+  settle ();
+  v = open_volume ("cut");
+  put_block (v, 641, 9000);
+  settle ();
+  expect (look (v, "cut", 641, 9000) == 1);
+  for (i = 645; i < 648; ++i)
+    (void) look (v, "cut", i, 5100 + i);
+  nbdedup_volume_close (v);
+  close_pool ();
+  open_to_repair ();
+  json_decref (repair_pool ());
+  check_pool ();
+  close_pool ();
+}
+
+static struct meta_leaf_key areas[64];
+static unsigned nr_areas;
+
+static int
+note_area (void *opaque, const struct meta_leaf_key *key, const uint8_t *row,
+           size_t len)
+{
+  (void) opaque;
+  (void) row;
+  (void) len;
+  expect (nr_areas < 64);
+  areas[nr_areas++] = *key;
+  return 0;
+}
+
+static int
+forget_deltas (void *arg, struct meta_conn *c, struct meta_state *state)
+{
+  (void) arg;
+  nr_areas = 0;
+  must (meta_deltas_scan (c, note_area, NULL));
+  expect (nr_areas > 0);
+  while (nr_areas-- > 0)
+    must (meta_deltas_merge (c, areas[nr_areas].branch, areas[nr_areas].leaf,
+                             areas[nr_areas].seq));
+  state->features_incompat &= ~(uint64_t) FEATURE_INCOMPAT_DELTAS;
+  return 0;
+}
+
+/* A damaged page that never had a row costs nothing. */
+static void
+test_no_deltas_are_lost (void)
+{
+  struct nbdedup_settings settings;
+  size_t n;
+
+  begin ();
+  open_and_attach ();
+  must (txg_run (pool->txg, forget_deltas, NULL, NULL));
+  close_pool ();
+  damage_page (root_page ("delta"));
+  nbdedup_settings_init (&settings);
+  settings.read_only = NBDEDUP_READ_ONLY_ON;
+  pool = nbdedup_pool_open (directory, &settings, "test-mend", 0);
+  expect (pool != NULL);
+  for (n = 0; n < NR_NAMES; ++n)
+    expect (count_lost (n) == 0);
+  must (nbdedup_pool_close (pool));
+  open_to_repair ();
+  json_decref (repair_pool ());
+  for (n = 0; n < NR_NAMES; ++n)
+    expect (count_lost (n) == 0);
+  use_and_end ();
 }
 
 /* A block whose only content was its loss: no count says that it had a row. */
@@ -468,11 +636,16 @@ test_replay_goes_on (void)
 
 static const struct engine_case cases[] = {
   CASE (killed_while_repairing), /* forks: first */
+  CASE (cut_leaf_is_lost),       /* as well */
   CASE (replay_goes_on),
   CASE (what_was_lost_before),
   CASE (each_page_is_repaired),
   CASE (writes_go_on),
-  { NULL, NULL }
+  CASE (deltas_survive),
+  CASE (leaves_and_deltas_are_lost),
+  CASE (layer_with_lost_deltas_dies),
+  CASE (no_deltas_are_lost),
+  { NULL, NULL },
 };
 
 int
