@@ -129,6 +129,8 @@ pool_of_all_kinds ()
     nbdedup resize short 3M
     nbdedup rename empty hollow
     nbdedup destroy gone --wait
+    # They replace pointers that are in pool.db now: deltas.
+    io "$(uri_of apart)" 'write -q -P 11 20k 512' 'write -q -P 12 2M 4k' flush
     stop
 }
 
@@ -139,6 +141,7 @@ pool_of_all_kinds ()
     # In a quiet pool the journal and the WAL are empty.
     assert_eq "$(figure batches) $(figure wal_pages)" "0 0"
     assert_num "$(figure records) > 400"
+    assert_num "$(figure deltas) > 1"
 }
 
 @test "a pool of 4 KiB sectors and blake2b512 reads as the page says" {

@@ -39,6 +39,7 @@ RING_MIN, RING_MAX = 256 << 10, 64 << 20
 BODY_MAX = 4 << 20
 GROUP_SECTORS = 256
 LEAF_BLOCKS = 64
+DELTA_LEAVES = 64
 CODECS = {0: "none", 1: "lz4", 2: "zstd"}
 INHERIT, HOLE, POINTER, LOST = 0, 1, 2, 3
 INDEXED, EXTENDED, COPY = 1, 2, 4
@@ -126,6 +127,17 @@ def read_leaf(data):
             used += 16
     need(used == len(data), "a leaf that is too long")
     need(out, "a leaf without anything in it")
+    return out
+
+
+def read_deltas(data):
+    """[(block in the area, 16 packed bytes)]"""
+    need(0 < len(data) <= 110 * 18 and len(data) % 18 == 0,
+         "deltas of", len(data), "bytes")
+    out = [(u16(data, i), data[i + 2:i + 18])
+           for i in range(0, len(data), 18)]
+    need(all(a[0] < b[0] for a, b in zip(out, out[1:])) and
+         out[-1][0] < DELTA_LEAVES * LEAF_BLOCKS, "deltas are out of order")
     return out
 
 
@@ -375,11 +387,13 @@ class Pool:
         s = self.state = self.db.state
         self.uuid, self.sector = s["uuid"], s["sector_bytes"]
         need(len(self.uuid) == 16, "pool.db: UUID")
-        need(s["features_incompat"] & ~7 == 0, "pool.db: unknown feature")
+        need(s["features_incompat"] & ~15 == 0, "pool.db: unknown feature")
         need(s["features_incompat"] & 4 or not self.has_packed_rows(),
              "feature packed")
         need(s["features_incompat"] & 1 or not self.db.counts,
              "feature counts")
+        need(s["features_incompat"] & 8 or not self.db.deltas,
+             "feature deltas")
         need(self.sector in (512, 1024, 2048, 4096, 8192), "pool.db: sector",
              self.sector)
         self.per_segment = SEGMENT_BYTES // self.sector
@@ -471,15 +485,27 @@ class Pool:
                  parent in self.layers and not self.layers[parent]["dying"]
                  and self.layers[parent]["lsize"] == layer["lsize"],
                  "layer", ident, "has no parent", parent)
+        deltas = {}
+        for branch, seq, area, data in self.db.deltas:
+            for block, raw in read_deltas(data):
+                leaf = area * DELTA_LEAVES + block // LEAF_BLOCKS
+                deltas.setdefault((branch, seq, leaf), {})[
+                    block % LEAF_BLOCKS] = raw
         for branch, seq, leaf, data in self.db.leaves:
             need((branch, seq) in keys, "leaf", leaf, "of no layer")
             layer = self.layers[keys[branch, seq]]
-            for i, raw in read_leaf(data).items():
+            blocks = read_leaf(data)
+            for i, raw in deltas.pop((branch, seq, leaf), {}).items():
+                need(blocks.get(i) is not None,
+                     "a delta of leaf", leaf, "is of no pointer")
+                blocks[i] = raw
+            for i, raw in blocks.items():
                 need(raw or layer["parent"] or layer["dying"], "leaf",
                      leaf, "has a hole")
                 layer["map"][leaf * LEAF_BLOCKS + i] = \
                     raw if raw in (None, LOST) else \
                     Pointer(raw, layer["lsize"])
+        need(not deltas, "deltas of leaves without a row:", list(deltas))
 
     def check_counts(self):
         s, counts = self.state, {}
@@ -838,6 +864,8 @@ class Pool:
             self.check_record(r)
             self.check_slot(r)
         self.stats["records"] = len(self.records)
+        self.stats["deltas"] = sum(
+            len(data) // 18 for _, _, _, data in self.db.deltas)
         self.replay()
 
 

@@ -177,6 +177,7 @@ class Database:
         self.limbo = {a for a, in self.rows("SELECT addr FROM limbo")}
         self.copies = dict(self.new_rows("copy", "addr, data"))
         self.counts = dict(self.new_rows("count", "grp, data"))
+        self.deltas = self.new_rows("delta", "branch, seq, area, data")
         self.samples = self.new_rows(
             "drift", "id, golden, time, codec, length, flags, data")
 
