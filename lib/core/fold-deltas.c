@@ -7,8 +7,8 @@
  * merged in time is full: the fold then writes leaves of it, each of which
  * takes its deltas away.
  *
- * A block that is overwritten at random, in a map of 5 million, so changes 0.2
- * pages of pool.db instead of 0.9.
+ * Measured with blocks overwritten at random in a map of 5 million: the server
+ * writes 11 KB for each instead of 47.
  */
 
 #include <config.h>

@@ -154,6 +154,21 @@ extern int meta_run (struct meta_conn *c, sqlite3_stmt *st, const char *what);
 extern int meta_run_key (struct meta_conn *c, enum meta_stmt which,
                          uint64_t key, const char *what);
 
+/* Is the table there that 'which' asks for?  1; 0; -1.  A statement asks,
+ * because a connection learns of a new table only when it runs one.  '*seen':
+ * it was there before.
+ */
+extern int
+meta_has_table (struct meta_conn *c, enum meta_stmt which, bool *seen);
+/* USING_STMT of 'which', or of 'which'_OLD if 'has' is 0; -1: it fails. */
+#define USING_STMT_IF(st, c, has, which)                                       \
+  __attribute__ ((cleanup (meta_reset))) sqlite3_stmt *st = ({                 \
+    const int _has = (has);                                                    \
+    _has == -1 ? NULL : meta_stmt (c, _has ? which : which##_OLD);             \
+  });                                                                          \
+  if (st == NULL)                                                              \
+  return -1
+
 /* Rows of table "leaf" with the deltas that each has; and those of an older
  * pool (meta_has_deltas).
  */

@@ -26,32 +26,16 @@ int
 meta_has_deltas (struct meta_conn *c)
 {
   struct meta_state state;
-  int r;
+  const bool seen = c->has_deltas;
+  int r = meta_has_table (c, ST_DELTA_TABLE, &c->has_deltas);
 
-  if (c->has_deltas)
-    return 1;
-  {
-    USING_STMT (st, c, ST_DELTA_TABLE);
-    r = step_one (c, st, "reading the list of tables");
-  }
-  if (r == 1 && c->readonly && meta_state_get (c, &state) == 0)
+  if (r == 1 && !seen && c->readonly && meta_state_get (c, &state) == 0)
     r = (state.features_incompat & FEATURE_INCOMPAT_DELTAS) != 0;
   c->has_deltas = r == 1;
   return r;
 }
-
-static sqlite3_stmt *
-leaf_stmt (struct meta_conn *c, enum meta_stmt with, enum meta_stmt old)
-{
-  int r = meta_has_deltas (c);
-
-  return r == -1 ? NULL : meta_stmt (c, r ? with : old);
-}
 #define USING_LEAF_STMT(st, c, which)                                          \
-  __attribute__ ((cleanup (meta_reset)))                                       \
-  sqlite3_stmt *st = leaf_stmt (c, which, which##_OLD);                        \
-  if (st == NULL)                                                              \
-  return -1
+  USING_STMT_IF (st, c, meta_has_deltas (c), which)
 
 void
 meta_col_leaf (sqlite3_stmt *st, int i, uint64_t leaf_nr,

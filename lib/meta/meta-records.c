@@ -13,35 +13,15 @@
 #include "meta/meta-conn.h"
 
 /* An older pool that is open read-only has no table "count", nor has another
- * before it is fully open: 1; 0; -1.  A statement asks, because a connection
- * learns of a new table only when it runs one.
+ * before it is fully open: 1; 0; -1.
  */
 static int
 has_counts (struct meta_conn *c)
 {
-  int r;
-
-  if (c->has_counts)
-    return 1;
-  USING_STMT (st, c, ST_COUNT_TABLE);
-  r = step_one (c, st, "reading the list of tables");
-  c->has_counts = r == 1;
-  return r;
-}
-
-/* The statement for both tables, or that for older pools. */
-static sqlite3_stmt *
-record_stmt (struct meta_conn *c, enum meta_stmt both, enum meta_stmt old)
-{
-  int r = has_counts (c);
-
-  return r == -1 ? NULL : meta_stmt (c, r ? both : old);
+  return meta_has_table (c, ST_COUNT_TABLE, &c->has_counts);
 }
 #define USING_RECORD_STMT(st, c, which)                                        \
-  __attribute__ ((cleanup (meta_reset)))                                       \
-  sqlite3_stmt *st = record_stmt (c, which, which##_OLD);                      \
-  if (st == NULL)                                                              \
-  return -1
+  USING_STMT_IF (st, c, has_counts (c), which)
 
 /* Column 0: a row of table "record". */
 static int

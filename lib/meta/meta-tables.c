@@ -182,6 +182,19 @@ meta_stmt (struct meta_conn *c, enum meta_stmt which)
   return c->stmts[which];
 }
 
+int
+meta_has_table (struct meta_conn *c, enum meta_stmt which, bool *seen)
+{
+  int r;
+
+  if (*seen)
+    return 1;
+  USING_STMT (st, c, which);
+  r = step_one (c, st, "reading the list of tables");
+  *seen = r == 1;
+  return r;
+}
+
 static void
 bind_text (sqlite3_stmt *st, int i, const char *s)
 {

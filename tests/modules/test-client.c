@@ -162,7 +162,7 @@ test_local (uint64_t seed)
                                                        NULL);
 
   check (client != NULL, "open the pool as a client");
-  check (!nbdedup_client_is_served (client), "nobody serves");
+  check (!nbdedup_client_is_served (client), "no server runs");
   expect_sound (client);
   check (call (client, "create", "local", VOLUME_SIZE) == 0, "create");
   test_data (client, "local", seed + 1);

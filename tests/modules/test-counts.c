@@ -154,15 +154,6 @@ is_same (const struct blob *a, const struct blob *b)
   return a->len == b->len && memcmp (a->p, b->p, a->len) == 0;
 }
 
-static uint64_t
-features (void)
-{
-  struct meta_state state;
-
-  txg_get_state (pool->txg, &state);
-  return state.features_incompat;
-}
-
 /* References that come and go write a row of table "count" only. */
 static void
 test_only_counts_change (void)

@@ -177,15 +177,6 @@ expect_deltas_at (int line, unsigned deltas)
 }
 #define expect_deltas(deltas) expect_deltas_at (__LINE__, deltas)
 
-static uint64_t
-features (void)
-{
-  struct meta_state state;
-
-  txg_get_state (pool->txg, &state);
-  return state.features_incompat;
-}
-
 /* A volume of 32 leaves, half an area, and all of its pointers in leaves. */
 static void
 start_full (void)

@@ -30,6 +30,15 @@ plant (plant_fn *fn)
   must (txg_run (pool->txg, run_plant, NULL, &fn));
 }
 
+uint64_t
+features (void)
+{
+  struct meta_state state;
+
+  txg_get_state (pool->txg, &state);
+  return state.features_incompat;
+}
+
 /*----------------------------------------------------------------------
  * Records
  */

@@ -14,6 +14,8 @@ typedef void plant_fn (struct meta_conn *c, struct meta_state *state);
 
 /* Run 'fn' in 'pool', which is open. */
 extern void plant (plant_fn *fn);
+/* The pool's features_incompat, as of the last fold. */
+extern uint64_t features (void);
 
 /* Arguments of the functions below: a record's address, and a difference. */
 extern uint64_t planted_addr;
