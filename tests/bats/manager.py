@@ -24,9 +24,18 @@ def log(line):
 
 
 def read_messages(messages):
-    while True:
-        for line in messages.recv(4096).decode().splitlines():
+    """Log what the socket has, until an empty message."""
+    while message := messages.recv(4096):
+        for line in message.decode().splitlines():
             log(line)
+
+
+def end(status):
+    """Exit, when all that the command has told is logged: its last message may
+    still be in the socket when it has ended."""
+    messages.sendto(b"", messages.getsockname())
+    reader.join()
+    sys.exit(os.waitstatus_to_exitcode(status))
 
 
 def start(listener):
@@ -53,12 +62,13 @@ messages.bind(path + ".notify")
 listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
 listener.bind(path)
 listener.listen(128)
-threading.Thread(target=read_messages, args=(messages,), daemon=True).start()
+reader = threading.Thread(target=read_messages, args=(messages,), daemon=True)
+reader.start()
 
 child = start(listener)
 signal.signal(signal.SIGTERM, stop)
 while True:
     _, status = os.waitpid(child, 0)
     if stopping or status == 0:
-        sys.exit(os.waitstatus_to_exitcode(status))
+        end(status)
     child = start(listener)

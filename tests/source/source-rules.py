@@ -389,15 +389,16 @@ def find_sources():
                    name != "Makefile.in":
                     yield path
                 elif "." not in name and name not in ("Makefile", ".") and \
-                        has_shebang(path):
+                        begins_as_source(path):
                     yield path
     for path in ("Makefile.am", "common.mk", "configure.ac"):
         yield path
 
 
-def has_shebang(path):
+def begins_as_source(path):
+    """A script, or a file that already names a licence (source/mutants.d)."""
     with open(path, "rb") as f:
-        return f.read(2) == b"#!"
+        return f.readline().startswith((b"#!", b"# SPDX"))
 
 
 def check_lines(path, text):

@@ -185,6 +185,7 @@ found ()
     copy_source
     planted vm-images/new.py '# no licence' "does not say"
     planted vm-images/new '#!/bin/sh' "does not say"
+    planted tests/source/mutants.d/new '# SPDX-License-Identifier: BSD-3-Clause' "is in no makefile"
     planted tools/cmd-new.c '/* SPDX-License-Identifier: BSD-3-Clause */' "is not in tools/Makefile.am"
     planted lib/space/space-new.c '/* SPDX-License-Identifier: BSD-3-Clause */' "is not in lib/Makefile.am"
     planted lib/volume/volume.c "$(yes '/* */' | head -n 900)" "lines: at most 1000"
