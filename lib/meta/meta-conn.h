@@ -178,9 +178,6 @@ meta_has_table (struct meta_conn *c, enum meta_stmt which, bool *seen);
   " AND delta.seq = leaf.seq" rest
 #define LEAF_OLD_SQL(columns, rest)                                            \
   "SELECT " columns "leaf.data, NULL FROM leaf" rest
-#define LEAF_SQL(which, columns, rest)                                         \
-  [which] = LEAF_DELTAS_SQL (columns, rest),                                   \
-  [which##_OLD] = LEAF_OLD_SQL (columns, rest)
 
 /* A leaf as it is with its deltas. */
 struct meta_leaf {

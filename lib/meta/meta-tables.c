@@ -14,6 +14,10 @@
 #include "meta/meta-conn.h"
 #include "vfs/cksum-vfs.h"
 
+#define LEAF_SQL(which, columns, rest)                                         \
+  [which] = LEAF_DELTAS_SQL (columns, rest),                                   \
+  [which##_OLD] = LEAF_OLD_SQL (columns, rest)
+
 static const char *const sql[NR_STMTS] = {
   [ST_BEGIN] = "BEGIN IMMEDIATE",
   [ST_FREEZE] = "BEGIN",
