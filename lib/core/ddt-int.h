@@ -16,6 +16,7 @@
 #include "base/lock.h"
 #include "base/spares.h"
 #include "core/ddt-filter.h"
+#include "core/index-order.h"
 #include "core/ddt.h"
 
 /*  STATE   in LRU   may be evicted   left by
@@ -71,6 +72,7 @@ struct ddt {
   size_t nr_clean;
   struct spares spare_refs, spare_entries; /* at most SPARES_MAX of each */
   struct index_runs runs;
+  struct index_order order;   /* of lookups in them */
   uint64_t recent[NR_RECENT]; /* is_near_locked: groups + 1; 0: none */
   unsigned open;              /* parity of the open txg */
   uint64_t hits, misses;

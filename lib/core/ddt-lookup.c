@@ -54,12 +54,13 @@ answer_locked (struct ddt *ddt, struct ddt_query *q, uint32_t lsize,
   return true;
 }
 
-/* Answer queries in memory: how many, up to the first that may be in pool.db,
- * in these runs.  Many at once: the workers would wait for each other.
+/* Answer queries in memory: how many, up to the first that may be in pool.db;
+ * for that one, where to search.  Many at once: the workers would wait for each
+ * other.
  */
 static unsigned
 lookup_memory (struct ddt *ddt, unsigned nr, struct ddt_query *queries,
-               uint32_t lsize, uint64_t domain, struct index_runs *runs)
+               uint32_t lsize, uint64_t domain, struct index_search *search)
 {
   unsigned i;
 
@@ -67,7 +68,8 @@ lookup_memory (struct ddt *ddt, unsigned nr, struct ddt_query *queries,
   WITH_CONSISTENT (ddt, ddt);
   for (i = 0; i < nr && answer_locked (ddt, &queries[i], lsize, domain); ++i)
     ;
-  *runs = ddt->runs;
+  if (i < nr)
+    index_order_get (&ddt->order, &ddt->runs, search);
   return i;
 }
 
@@ -155,37 +157,38 @@ lookup_run (struct ddt *ddt, struct meta_conn *c, unsigned run,
   return found;
 }
 
-/* The largest runs first: most entries are there. */
+/* The run that has it, or -1. */
 static int
 lookup_meta (struct ddt *ddt, struct meta_conn *c,
-             const struct index_runs *runs, const struct digest *digest,
+             const struct index_search *search, const struct digest *digest,
              uint32_t lsize, uint64_t domain, struct pointer *ptr)
 {
-  unsigned run;
-  int found = 0;
+  unsigned i;
 
-  for (run = INDEX_RUNS; run-- > 0 && !found;)
-    if (index_runs_has (runs, run))
-      found = lookup_run (ddt, c, run, digest, lsize, domain, ptr);
-  return found;
+  for (i = 0; i < search->nr; ++i)
+    if (lookup_run (ddt, c, search->runs[i], digest, lsize, domain, ptr))
+      return search->runs[i];
+  return -1;
 }
 
 static bool
-lookup_stored (struct ddt *ddt, const struct index_runs *runs,
+lookup_stored (struct ddt *ddt, const struct index_search *search,
                const struct ddt_query *q, uint32_t lsize, uint64_t domain)
 {
   struct meta_conn *c;
-  int r;
+  int run;
 
   waiting_begin ();
   c = meta_reader_get (ddt->meta);
-  r = lookup_meta (ddt, c, runs, q->digest, lsize, domain, q->ptr);
+  run = lookup_meta (ddt, c, search, q->digest, lsize, domain, q->ptr);
   meta_reader_put (ddt->meta, c);
   waiting_end ();
   WITH_LOCK (&ddt->lock);
   WITH_CONSISTENT (ddt, ddt);
   ddt->misses++;
-  return r == 1;
+  if (run != -1)
+    index_order_hit (&ddt->order, (unsigned) run);
+  return run != -1;
 }
 
 /* Memory first: a record that moves to pool.db between the two lookups is found
@@ -195,12 +198,13 @@ void
 ddt_lookup (struct ddt *ddt, unsigned nr, struct ddt_query *queries,
             uint32_t lsize, uint64_t domain)
 {
-  struct index_runs runs;
+  struct index_search search;
   unsigned i;
 
   for (i = 0; i < nr; ++i) {
-    i += lookup_memory (ddt, nr - i, queries + i, lsize, domain, &runs);
+    i += lookup_memory (ddt, nr - i, queries + i, lsize, domain, &search);
     if (i < nr)
-      queries[i].found = lookup_stored (ddt, &runs, &queries[i], lsize, domain);
+      queries[i].found = lookup_stored (ddt, &search, &queries[i], lsize,
+                                        domain);
   }
 }

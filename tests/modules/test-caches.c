@@ -6,6 +6,7 @@
 
 #include <config.h>
 
+#include "core/ddt-int.h"
 #include "core/ddt.h"
 #include "core/leaf-cache.h"
 #include "core/map.h"
@@ -412,6 +413,52 @@ test_neighbours (void)
   end ();
 }
 
+/* The run that a lookup searches first. */
+static unsigned
+first_run (void)
+{
+  struct index_search search;
+
+  WITH_LOCK (&pool->ddt->lock);
+  index_order_get (&pool->ddt->order, &pool->ddt->runs, &search);
+  expect (search.nr == index_runs_count (&pool->ddt->runs));
+  return search.runs[0];
+}
+
+/* ... after so many lookups of this content. */
+static unsigned
+first_run_after (unsigned nr, uint64_t content)
+{
+  for (; nr > 0; --nr) {
+    ddt_forget_clean (pool->ddt);
+    expect (hits (content, 1) == 0);
+  }
+  return first_run ();
+}
+
+/* Lookups search those runs first that had the last hits, and else the largest.
+ * Each fold has made a run of its own.
+ */
+static void
+test_order_of_runs (void)
+{
+  unsigned runs[3], i;
+
+  start (1);
+  for (i = 0; i < 3; ++i) {
+    write_block (i, i + 1);
+    settle ();
+  }
+  expect (index_runs_count (&pool->ddt->runs) == 3);
+  expect (first_run () == 2);
+  for (i = 0; i < 3; ++i)
+    runs[i] = first_run_after (40, i + 1);
+  expect (runs[0] != runs[1] && runs[1] != runs[2] && runs[0] != runs[2]);
+  expect (first_run_after (1, 1) == runs[2]);
+  expect (first_run_after (20, 1) == runs[0]);
+  end ();
+}
+
 static const struct engine_case cases[] = {
   CASE (record_cache_keeps_its_budget),
   CASE (record_cache_lets_scans_pass),
@@ -426,6 +473,7 @@ static const struct engine_case cases[] = {
   CASE (full_record_cache),
   CASE (index_forgets),
   CASE (neighbours),
+  CASE (order_of_runs),
   { NULL, NULL },
 };
 
