@@ -52,6 +52,10 @@ struct ref {
  * neighbours are found.
  */
 #define NR_RECENT 64u
+struct recent {
+  uint64_t next;  /* the group, and 1; 0: none */
+  unsigned ahead; /* so many before it were read ahead, itself included */
+};
 
 /* A fold frees what some seconds of new records then take: 4 MiB in all. */
 #define SPARES_MAX 16384
@@ -72,9 +76,9 @@ struct ddt {
   size_t nr_clean;
   struct spares spare_refs, spare_entries; /* at most SPARES_MAX of each */
   struct index_runs runs;
-  struct index_order order;   /* of lookups in them */
-  uint64_t recent[NR_RECENT]; /* is_near_locked: groups + 1; 0: none */
-  unsigned open;              /* parity of the open txg */
+  struct index_order order;        /* of lookups in them */
+  struct recent recent[NR_RECENT]; /* by the group: see note_recent_locked */
+  unsigned open;                   /* parity of the open txg */
   uint64_t hits, misses;
   size_t changes; /* for invariant_is_due */
   size_t nr_new;  /* NEW entries with RECORD_INDEXED */

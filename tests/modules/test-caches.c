@@ -413,6 +413,35 @@ test_neighbours (void)
   end ();
 }
 
+/* Lookups that go from group to group read one group ahead, then two, four and
+ * eight: a look at pool.db for the first two blocks, and for six of the 32
+ * groups.
+ */
+static void
+test_groups_ahead (void)
+{
+  const unsigned nr = NR_BLOCKS / 2;
+  struct ddt_info before, after;
+  unsigned i;
+
+  start (1);
+  write_blocks (0, nr, 1);
+  settle ();
+  ddt_forget_clean (pool->ddt);
+  ddt_get_info (pool->ddt, &before);
+  for (i = 0; i < nr; ++i)
+    (void) hits (1 + i, 1);
+  ddt_get_info (pool->ddt, &after);
+  expect (after.misses - before.misses >= 4);
+  expect (after.misses - before.misses <= 10);
+
+  /* A run that begins amid what was read ahead lately. */
+  ddt_forget_clean (pool->ddt);
+  expect (hits (1 + nr / 2, 1) == 0);
+  expect (hits (1 + nr / 2 + 1, 8) >= 7);
+  end ();
+}
+
 /* The run that a lookup searches first. */
 static unsigned
 first_run (void)
@@ -473,6 +502,7 @@ static const struct engine_case cases[] = {
   CASE (full_record_cache),
   CASE (index_forgets),
   CASE (neighbours),
+  CASE (groups_ahead),
   CASE (order_of_runs),
   { NULL, NULL },
 };
