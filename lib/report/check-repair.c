@@ -144,8 +144,11 @@ piece_done (void *arg)
 
   if (rp->maps_changed)
     mend_forget_maps (rp->pool);
-  if (rp->records_gone)
+  /* A lookup that read a row before the commit may still cache what is gone. */
+  if (rp->records_gone) {
+    quiesce_wait (&rp->pool->quiesce);
     ddt_forget_clean (rp->pool->ddt);
+  }
   ddt_forget_filter (rp->pool->ddt);
   if (meta_index_runs (meta_writer (rp->pool->meta), &runs) == 0)
     ddt_set_runs (rp->pool->ddt, &runs);

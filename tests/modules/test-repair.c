@@ -629,6 +629,34 @@ test_while_it_is_written (void)
   settle_and_use ();
 }
 
+static void
+do_repair (uint64_t lost)
+{
+  repair ((json_int_t) lost);
+}
+
+/* A lookup that has read a row before the repair must not cache the record that
+ * was there after the dedup table has forgotten it.
+ */
+static void
+test_lookups_end_first (void)
+{
+  unsigned ticket;
+  struct job job;
+
+  start_pool ();
+  reopen ();
+  RECORD (3, 0);
+  plant (drop_record);
+  ticket = quiesce_enter (&pool->quiesce);
+  job_start (&job, do_repair, 0);
+  poll (NULL, 0, A_WHILE_MS);
+  expect (!job.done);
+  quiesce_leave (&pool->quiesce, ticket);
+  job_end (&job);
+  settle_and_use ();
+}
+
 /*----------------------------------------------------------------------
  * Killed
  */
@@ -730,6 +758,7 @@ static const struct engine_case cases[] = {
   CASE (space_is_free_by_mistake),
   CASE (space_is_used_by_mistake),
   CASE (while_it_is_written),
+  CASE (lookups_end_first),
   { NULL, NULL }
 };
 
