@@ -4,6 +4,7 @@
 
 #include <assert.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/error.h"
 #include "core/ddt-int.h"
@@ -226,4 +227,5 @@ ddt_forget_clean (struct ddt *ddt)
   WITH_CONSISTENT (ddt, ddt);
   while ((e = TAILQ_FIRST (&ddt->lru)) != NULL)
     drop_clean_locked (ddt, e);
+  memset (ddt->recent, 0, sizeof ddt->recent);
 }

@@ -48,13 +48,16 @@ struct ref {
   bool pruned; /* lookups must not find it now */
 };
 
-/* Groups of records with a hit lately; for as many runs of duplicates at once
- * neighbours are found.
+/* Groups of records that a lookup hit lately, or read ahead, by their lowest
+ * bits.  A run of duplicates that reads ahead uses nine, so as many as twenty
+ * runs at once seldom lose one to another.
  */
-#define NR_RECENT 64u
+#define NR_RECENT 256u
 struct recent {
-  uint64_t next;  /* the group, and 1; 0: none */
-  unsigned ahead; /* so many before it were read ahead, itself included */
+  uint64_t next;   /* the group's number and 1; 0: none */
+  uint64_t cached; /* nr_cached then */
+  unsigned ahead;  /* its place among those that one lookup read ahead, from 1
+                    * on; 0: a lookup hit it */
 };
 
 /* A fold frees what some seconds of new records then take: 4 MiB in all. */
@@ -74,11 +77,12 @@ struct ddt {
   STAILQ_HEAD (, ref) taken[2];
   TAILQ_HEAD (, ddt_entry) lru; /* least recently used first */
   size_t nr_clean;
+  uint64_t nr_cached;                      /* entries that became CLEAN, ever */
   struct spares spare_refs, spare_entries; /* at most SPARES_MAX of each */
   struct index_runs runs;
-  struct index_order order;        /* of lookups in them */
-  struct recent recent[NR_RECENT]; /* by the group: see note_recent_locked */
-  unsigned open;                   /* parity of the open txg */
+  struct index_order order; /* of lookups in them */
+  struct recent recent[NR_RECENT];
+  unsigned open; /* parity of the open txg */
   uint64_t hits, misses;
   size_t changes; /* for invariant_is_due */
   size_t nr_new;  /* NEW entries with RECORD_INDEXED */
@@ -132,5 +136,21 @@ extern struct ddt_entry *find_entry_locked (struct ddt *ddt,
 /* The cache of CLEAN entries: a NEW one becomes CLEAN; forget one. */
 extern void add_clean_locked (struct ddt *ddt, struct ddt_entry *e);
 extern void drop_clean_locked (struct ddt *ddt, struct ddt_entry *e);
+/* ddt-lookup.c: put a record of pool.db in the cache, unless its digest already
+ * has an entry, or the record has died or left the index since it was read.
+ */
+extern void cache_record_locked (struct ddt *ddt, const struct record *r);
+
+/* ddt-ahead.c.  A lookup has hit a record of this group in pool.db.  False:
+ * neither it nor the group before was hit or read ahead lately.  '*ahead': how
+ * many of the groups that follow are worth reading now: none at first, one for
+ * the second group in a row, then twice as many each time.
+ */
+extern bool note_hit_locked (struct ddt *ddt, uint64_t group, unsigned *ahead);
+/* Cache 'nr' groups, from the one after 'group' on, up to one that was noted
+ * lately, or that cannot be read at once.  The caller is in the same section of
+ * the quiesce (base/quiesce.h) as its lookup, so that dead records are hidden.
+ */
+extern void read_ahead (struct ddt *ddt, uint64_t group, unsigned nr);
 
 #endif /* NBDEDUP_DDT_INT_H */

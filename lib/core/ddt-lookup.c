@@ -9,17 +9,12 @@
 #include "base/waiting.h"
 #include "core/ddt-int.h"
 
-/* Rows that are read ahead of the lookups. */
-#define AHEAD_MAX 8u
-
-/* Put a record of pool.db in the cache, unless its digest already has an
- * entry, or the record has died or left the index since it was read.
- */
-static void
+void
 cache_record_locked (struct ddt *ddt, const struct record *r)
 {
   struct ddt_entry *e;
 
+  assert_held (&ddt->lock);
   if (!(r->flags & RECORD_INDEXED) || ddt->budget_bytes == 0 ||
       is_hidden_locked (ddt, r->ptr.addr) ||
       find_entry_locked (ddt, &r->digest, r->lsize, r->domain))
@@ -76,51 +71,22 @@ lookup_memory (struct ddt *ddt, unsigned nr, struct ddt_query *queries,
   return i;
 }
 
+/* Rows that are worth caching: 'nr', from the one after 'group' on. */
+struct ahead {
+  uint64_t group;
+  unsigned nr;
+};
+
 /* A row of table "record", read without the lock. */
 struct group_row {
   struct blob records;
   uint64_t group;
 };
 
-/* Where a hit in a group is noted. */
-static struct recent *
-recent_of_locked (struct ddt *ddt, uint64_t group)
-{
-  assert_held (&ddt->lock);
-  return &ddt->recent[group % NR_RECENT];
-}
-
-static bool
-is_recent_locked (struct ddt *ddt, uint64_t group)
-{
-  return recent_of_locked (ddt, group)->next == group + 1;
-}
-
-/* A group has a hit.  False: neither it nor the one before had one lately.
- * '*ahead': as many groups behind it will probably have some: none at first,
- * then one, and twice as many each time.
- */
-static bool
-note_recent_locked (struct ddt *ddt, uint64_t group, unsigned *ahead)
-{
-  struct recent *here = recent_of_locked (ddt, group);
-  unsigned before;
-
-  *ahead = 0;
-  if (here->next == group + 1)
-    return true;
-  *here = (struct recent) { .next = group + 1 };
-  if (group == 0 || !is_recent_locked (ddt, group - 1))
-    return false;
-  before = recent_of_locked (ddt, group - 1)->ahead;
-  *ahead = before == 0 ? 1 : before < AHEAD_MAX ? 2 * before : AHEAD_MAX;
-  return true;
-}
-
 /* Look for a record at 'addr' with the digest in the row of its group.
  * A copy of an image repeats the order in which the records were written: at
  * the second hit nearby the function caches the rest of the row, and '*ahead'
- * says how many more rows are worth the same.  It does not at the first,
+ * says how many of the next rows are worth the same.  It does not at the first,
  * because scattered duplicates would drive everything else out of the cache,
  * and each pay for a row of entries that no lookup finds.
  */
@@ -148,38 +114,10 @@ take_from_row (struct ddt *ddt, struct group_row *row, uint64_t addr,
       found = 1;
     }
     cache_record_locked (ddt, &r);
-    if (r.ptr.addr == addr && !note_recent_locked (ddt, row->group, ahead))
+    if (r.ptr.addr == addr && !note_hit_locked (ddt, row->group, ahead))
       return 1;
   }
   return found;
-}
-
-/* Cache a group that lookups will probably ask for soon.  False: it was read
- * lately, or there is none.
- */
-static bool
-read_ahead (struct ddt *ddt, struct meta_conn *c, struct group_row *row,
-            unsigned ahead)
-{
-  struct record r;
-  size_t off = 0;
-
-  {
-    WITH_LOCK (&ddt->lock);
-    if (is_recent_locked (ddt, row->group))
-      return false;
-    *recent_of_locked (ddt,
-                       row->group) = (struct recent) { .next = row->group + 1,
-                                                       .ahead = ahead };
-  }
-  if (meta_record_get (c, row->group, &row->records) != 1)
-    return false;
-  WITH_LOCK (&ddt->lock);
-  WITH_CONSISTENT (ddt, ddt);
-  while (record_next (row->group, row->records.p, row->records.len, &off, &r) ==
-         1)
-    cache_record_locked (ddt, &r);
-  return true;
 }
 
 /* Look in one run.  An entry that another run removes is of a dead record, or
@@ -189,12 +127,11 @@ read_ahead (struct ddt *ddt, struct meta_conn *c, struct group_row *row,
 static int
 lookup_run (struct ddt *ddt, struct meta_conn *c, unsigned run,
             const struct digest *digest, uint32_t lsize, uint64_t domain,
-            struct pointer *ptr)
+            struct pointer *ptr, struct ahead *ahead)
 {
   struct blob index CLEANUP_BLOB = { NULL };
   struct group_row row = { .group = 0 };
   struct index_entry e;
-  unsigned ahead = 0, i;
   size_t off;
   int found = 0;
 
@@ -207,13 +144,9 @@ lookup_run (struct ddt *ddt, struct meta_conn *c, unsigned run,
     row.group = e.addr / RECORD_GROUP_SECTORS;
     if (meta_record_get (c, row.group, &row.records) == 1)
       found = take_from_row (ddt, &row, e.addr, digest, lsize, domain, ptr,
-                             &ahead);
+                             &ahead->nr);
   }
-  for (i = 1; i <= ahead; ++i) {
-    row.group++;
-    if (!read_ahead (ddt, c, &row, i))
-      break;
-  }
+  ahead->group = row.group;
   blob_free (&row.records);
   return found;
 }
@@ -222,12 +155,13 @@ lookup_run (struct ddt *ddt, struct meta_conn *c, unsigned run,
 static int
 lookup_meta (struct ddt *ddt, struct meta_conn *c,
              const struct index_search *search, const struct digest *digest,
-             uint32_t lsize, uint64_t domain, struct pointer *ptr)
+             uint32_t lsize, uint64_t domain, struct pointer *ptr,
+             struct ahead *ahead)
 {
   unsigned i;
 
   for (i = 0; i < search->nr; ++i)
-    if (lookup_run (ddt, c, search->runs[i], digest, lsize, domain, ptr))
+    if (lookup_run (ddt, c, search->runs[i], digest, lsize, domain, ptr, ahead))
       return search->runs[i];
   return -1;
 }
@@ -236,13 +170,15 @@ static bool
 lookup_stored (struct ddt *ddt, const struct index_search *search,
                const struct ddt_query *q, uint32_t lsize, uint64_t domain)
 {
+  struct ahead ahead = { .nr = 0 };
   struct meta_conn *c;
   int run;
 
   waiting_begin ();
   c = meta_reader_get (ddt->meta);
-  run = lookup_meta (ddt, c, search, q->digest, lsize, domain, q->ptr);
+  run = lookup_meta (ddt, c, search, q->digest, lsize, domain, q->ptr, &ahead);
   meta_reader_put (ddt->meta, c);
+  read_ahead (ddt, ahead.group, ahead.nr);
   waiting_end ();
   WITH_LOCK (&ddt->lock);
   WITH_CONSISTENT (ddt, ddt);

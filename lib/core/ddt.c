@@ -215,6 +215,7 @@ add_clean_locked (struct ddt *ddt, struct ddt_entry *e)
   e->is_new = false;
   TAILQ_INSERT_TAIL (&ddt->lru, e, lru);
   ddt->nr_clean++;
+  ddt->nr_cached++;
   for (i = 0; i < 4 && ddt->nr_clean > max; ++i)
     drop_clean_locked (ddt, TAILQ_FIRST (&ddt->lru));
 }

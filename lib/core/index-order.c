@@ -6,7 +6,9 @@
 
 #include "core/index-order.h"
 
-/* Of a count this part is forgotten with each hit: the last 16 say most. */
+/* Of a count this part is forgotten with each hit, and at least 1, so that it
+ * ends at 0: the last 16 hits say most.
+ */
 #define FORGET_PART 16u
 #define HIT (UINT32_C (1) << 16)
 
@@ -19,7 +21,7 @@ index_order_hit (struct index_order *order, unsigned run)
 
   assert (run < INDEX_RUNS);
   for (i = 0; i < INDEX_RUNS; ++i)
-    order->hits[i] -= order->hits[i] / FORGET_PART;
+    order->hits[i] -= (order->hits[i] + FORGET_PART - 1) / FORGET_PART;
   order->hits[run] += HIT;
 }
 

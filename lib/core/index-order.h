@@ -10,8 +10,8 @@
  * the largest ones then.
  *
  * Source: Rivest: On Self-Organizing Sequential Search Heuristics, CACM 19(2),
- * 1976; here by counts that decay, which neither a few strange lookups nor a
- * long past change.
+ * 1976; here by counts that decay, so that neither a few odd lookups nor what
+ * was long ago change the order.
  *
  * Threads: the caller locks.
  */
