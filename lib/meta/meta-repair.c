@@ -364,6 +364,20 @@ drop_old (struct salvage *s, struct meta *m)
                  nbdedup_error ());
 }
 
+/* SQLite refuses to copy a WAL whose pages are far beyond the end of pool.db,
+ * as they are after the file was cut.
+ */
+static void
+extend_file (struct meta *m)
+{
+  struct meta_pages pages;
+
+  meta_committed (m);
+  meta_get_pages (m, &pages);
+  /* If this fails, the checkpoint may fail too, and says so. */
+  (void) meta_allocate (m, pages.used + pages.unused, 0);
+}
+
 static int
 salvage_tables (struct salvage *s, unsigned *nr)
 {
@@ -414,8 +428,11 @@ meta_repair (struct meta *m, bool shared)
   if (run_sql (s.writer, "PRAGMA legacy_alter_table = ON", NULL, NULL) == 0 &&
       meta_begin (s.writer) == 0) {
     r = salvage_tables (&s, &nr);
-    if (r == 0 && nr > 0)
+    if (r == 0 && nr > 0) {
       r = meta_commit (s.writer);
+      if (r == 0)
+        extend_file (m);
+    }
     else {
       err = errno;
       meta_rollback (s.writer);

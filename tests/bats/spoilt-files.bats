@@ -19,6 +19,9 @@ spoil ()
         size=$(stat -c %s "$sample/pool/$file")
         [ $file != pool.db ] || size=$(db_bytes "$sample/pool")
         cuts="$((size / 2)) $((size - 512))"
+        # In the root of table record: the tables that are made again are so
+        # far behind this end that SQLite does not copy them from the WAL.
+        [ $file != pool.db ] || cuts+=" $((12 * 8192 + 4096))"
         [ -z "${SPOIL-}" ] || cuts+=" $((size - 1)) 4096 100"
         for cut in $cuts; do
             copy
